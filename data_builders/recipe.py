@@ -16,7 +16,7 @@ from pydantic import Field
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.files import sha256_file
 from nextturn.probe.recipe import Count, RecipeSection, Share, Weight, load_recipe, read_yaml, recipe_dict
-from nextturn.probe.settings import ServerSection, VllmSection
+from nextturn.probe.settings import ServerSection, TemplateSection, VllmSection
 
 
 @functools.cache
@@ -114,7 +114,7 @@ ROLES: tuple[Role, ...] = ("assistant", "simulator")
 """The roles of a conversation; `replay` answers plain questions."""
 
 
-class RoleSection(RecipeSection):
+class RoleSection(TemplateSection):
     """A model in a role: behind OpenAI-compatible servers, or in this process."""
 
     engine: Literal["openai", "hf", "vllm"] = "openai"
@@ -127,8 +127,6 @@ class RoleSection(RecipeSection):
     """Sampling temperature."""
     max_tokens: Count = 1024
     """Tokens of a reply at most, thinking included; a reply that reaches the limit is sampled again."""
-    enable_thinking: bool | None = None
-    """Passed to the chat template; default: the template's own."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the weights; auto: the checkpoint's own."""
     batch_tokens: int | None = None

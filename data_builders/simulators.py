@@ -137,7 +137,7 @@ class TrainedSimulator:
         with progress(len(asked), "user turns") as advance:
             for index, made in self.weights.stream(asked):
                 text = chat.user_turn(made.text)
-                cut = made.finish == "length"
+                cut = made.finish == "length" and text == made.text.strip()
                 turns[index] = UserTurn(failure="user_cut") if cut else UserTurn(text, ended=not text)
                 advance()
         return turns

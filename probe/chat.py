@@ -11,13 +11,16 @@ that are history):
 - generation: what it saw while answering, followed by the end of its turn and the user header. A conversation that
   is trained as one sequence grows in this form (`continuation_ids`).
 
+An assistant turn of gpt-oss has parts: thoughts and answer are messages in channels. Its thoughts end with the token that
+ends a user turn, so answers and user turns have different stop tokens.
+
 The same conversation is the same text on every day, although some templates write the date.
 """
 
 from __future__ import annotations
 
 import os.path
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -26,12 +29,19 @@ from nextturn.probe.conversations import THINKING_ENDS, THINKING_STARTS, Message
 from nextturn.probe.errors import TemplateError, one_line
 from nextturn.probe.files import sha256_text
 from nextturn.probe.grading import boxed
+from nextturn.probe.terminal import say_once
 from nextturn.probe.timelimit import ends_within
 
+Switches = Mapping[str, bool | str]
 PrefixForm = Literal["history", "generation"]
 LossOn = Literal["assistant", "talk", "all", "user"]
 
 _MARK = "NEXTTURNMARK"
+UNKNOWN = "unknown"
+# Tokens that end a text in every vocabulary that has them, whatever its tokenizer calls its `eos_token`.
+_END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "<|im_end|>", "<eos>", "</s>", "<|return|>")
+_THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
+"""Where the templates look for the thoughts of a message."""
 # What a template that writes the date (Llama 3.2) takes for today: what is trained, and what is measured of a base and of its
 # checkpoints on other days, has to be one prompt. It is the date that Llama 3.1 and 3.2 write where they are told none.
 _TODAY = datetime(2024, 7, 26)
@@ -50,40 +60,58 @@ class Chat:
 
     Args:
         tokenizer: a transformers tokenizer with a chat template.
-        enable_thinking: handed to the template where set; None leaves the template's own default.
+        switches: handed to the template, such as {"enable_thinking": False}.
+        ends: the model's own ids that end a text (`models.end_ids`); None if they are unknown, as those of a server.
 
     Attributes:
+        has_parts: True if an assistant's turn has several parts, thoughts and answer, as gpt-oss's.
         opens_thinking: True if a prompt ends inside a think block, which the model has to end before it answers.
+        ends: the tokens that end a text, by the model and by its tokenizer, or UNKNOWN.
+        stop_ids: what ends a user turn.
+        answer_stop_ids: what ends an assistant's turn.
+        answer_end_ids: those of them that the assistant ends its turn with; the others begin another turn.
 
     Raises:
         TemplateError: the template is missing, cannot render a plain two-turn conversation, or writes a token that ends a
             turn before the assistant's content.
     """
 
-    def __init__(self, tokenizer: Any, enable_thinking: bool | None = None) -> None:
+    def __init__(self, tokenizer: Any, switches: Switches | None = None, ends: Iterable[int] | None = None) -> None:
         if not tokenizer.chat_template:
             raise TemplateError("the tokenizer has no chat template; nextturn needs a chat model, not a base model")
         self.tokenizer = tokenizer
-        self._options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+        self._options = dict(switches or {})
         # A run that was begun when templates wrote another date is not gone on with.
         dated = f"{_TODAY:%Y-%m-%d}" if "strftime_now" in tokenizer.chat_template else ""
         self.template_sha256 = sha256_text(tokenizer.chat_template + dated)
+        self._has_system, self.has_parts = True, False
         self._check_cost()
-        between = self._between([{"role": "user", "content": "Hi."}])
+        self._has_system = self._shows_system()
+        self._say_idle_switches()
         # Gemma adds white space as tokens that are not special: a line break ends no turn.
         added = tokenizer.added_tokens_decoder.items()
         self._special = set(tokenizer.all_special_ids) | {
             number for number, token in added if token.special or token.content.strip()
         }
-        self.turn_end_ids, header_ids = self._split_turn_end(between)
+        known = {number for number, token in added if token.content in (*_END_TOKENS, tokenizer.eos_token)}
+        end_ids = known.union(ends or ())
+        self._end_texts: list[str] = tokenizer.convert_ids_to_tokens(sorted(end_ids))
+        self.ends = UNKNOWN if ends is None else self._end_texts
+        self.turn_end_ids, header_ids = self._split_turn_end(self._between(_GREETING))
         header = self.prompt_text([{"role": "user", "content": _MARK}]).rpartition(_MARK)[2]
         self.opens_thinking = after_thinking(header) is None
         opening = self._opening()
         shared = os.path.commonprefix([header, opening])  # an assistant's header, without what is written after it
-        self.stop_ids = self._stop_ids([*header_ids, *self._ids(shared)])
-        # A header of plain text, such as Mistral's first [/INST], stops nothing: what follows it is cut off.
-        self._ends_user = "" if self._special & {*self._ids(shared)} else shared.strip()
-        self._check_opening(opening[len(shared) :])
+        # What the template writes between the generation prompt and an answer: white space, an empty think block, a channel.
+        self._own = opening.removeprefix(header) if opening.startswith(header) else ""
+        self._set_user_end(shared)
+        self.stop_ids = self._stop_ids(end_ids, [*header_ids, *self._ids(shared)])
+        self.has_parts = self._check_parts(opening[len(shared) :])
+        self._thoughts = self._written_thoughts()
+        # gpt-oss ends the last turn with another token than those of the history.
+        told = self._written([*_GREETING, {"role": "assistant", "content": _MARK}]) if self.has_parts else ""
+        self.answer_end_ids = frozenset({(self._ids(told) or self.turn_end_ids)[-1], *end_ids})
+        self.answer_stop_ids = tuple(sorted(self.answer_end_ids)) if self.has_parts else self.stop_ids
 
     def prompt_text(self, messages: Sequence[Message]) -> str:
         """Return the text that the model gets before an assistant turn at inference."""
@@ -109,12 +137,28 @@ class Chat:
         return ids[len(self.turn_end_ids) :]
 
     def whole_reply(self, text: str) -> str:
-        """Return a generated reply with the start of the think block that its prompt opened, for `after_thinking` to read."""
-        return f"<think>\n{text}" if self.opens_thinking else text
+        """Return a generated reply with its thoughts marked as `after_thinking` reads them: with the start of a think block that
+        its prompt opened, and with think blocks for marks that only this template has."""
+        if self.opens_thinking:
+            return f"<think>\n{text}"
+        opens, closes = (mark.strip() for mark in self._thoughts)
+        if self.has_parts:
+            thoughts, answers, said = text.partition(self._own)
+            said = (said if answers else text).partition(self.tokenizer.decode(self.turn_end_ids))[0]
+            if not any(self.tokenizer.decode([token]) in thoughts for token in {*self._ids(self._own)} & self._special):
+                return said
+            thoughts = thoughts.replace(opens, "").removesuffix(closes.removesuffix(self._own.strip()))
+            return f"<think>\n{thoughts}" + (f"\n</think>\n\n{said}" if answers else "")
+        if opens and closes and not THINKING_STARTS.search(opens):
+            return text.replace(opens, "<think>").replace(closes, "</think>")
+        return text
 
     def user_turn(self, text: str) -> str:
-        """Return a generated user turn without what follows the assistant's header, where that is no token to stop at."""
-        return (text.partition(self._ends_user)[0] if self._ends_user else text).strip()
+        """Return a generated user turn without what the template writes between a user's words and the token that ends them, and
+        without what follows an end token where a server did not stop at it."""
+        for mark in filter(None, [self._closes_user, *self._end_texts]):
+            text = text.partition(mark)[0]
+        return text.strip()
 
     def user_prefix_text(self, messages: Sequence[Message], form: PrefixForm = "history") -> str:
         """Return the text that opens a user turn after `messages`, which end with the assistant's answer.
@@ -125,9 +169,10 @@ class Chat:
         if not messages or messages[-1]["role"] not in ("assistant", "system"):
             raise TemplateError("a user turn can only be opened after an assistant message or a system message")
         if form == "generation" and messages[-1]["role"] == "assistant":
-            answer = messages[-1]["content"]
-            closed = "\n</think>\n\n" if self.opens_thinking and not THINKING_ENDS.search(answer) else ""
-            return self.prompt_text(messages[:-1]) + closed + answer + self._between(messages[:-1])
+            answer, before = messages[-1]["content"], self._own
+            if self.opens_thinking:
+                before = "" if THINKING_ENDS.search(answer) else self._thoughts[1] or "\n</think>\n\n"
+            return self.prompt_text(messages[:-1]) + before + answer + self._between(messages[:-1])
         mark = _unused(messages)
         rendered = self._render([*messages, {"role": "user", "content": mark}])
         return rendered[: rendered.rindex(mark)]
@@ -176,7 +221,7 @@ class Chat:
         rows: list[TrainingRow] = []
         for position, message in enumerate([*messages, user("")]):
             if position and message["role"] == "user" and learned(message):
-                target = [*self._ids(message["content"].strip()), *self.turn_end_ids]
+                target = [*self._ids(message["content"].strip()), *self.user_end_ids]
                 _append_turn(rows, list(self.user_prefix_ids(messages[:position])), target, True)
         return rows
 
@@ -192,13 +237,14 @@ class Chat:
         """Raise TemplateError if an answer to train on would be inside a think block that it never ends."""
         if not self.opens_thinking or THINKING_ENDS.search(content):
             return
-        switched = self._options.get("enable_thinking") is not False and not Chat(self.tokenizer, False).opens_thinking
+        prompts = {name: self._apply(_GREETING, True, {name: False}) for name in ("enable_thinking", "thinking")}
+        switch = next((name for name, prompt in prompts.items() if after_thinking(prompt) is not None), None)
         raise TemplateError(
             "the chat template opens a think block before every answer, and the answers to train on have no thinking: the model "
             "would learn never to end the block; "
             + (
-                "set data.enable_thinking: false"
-                if switched
+                f"set data.{switch}: false"
+                if switch
                 else "give the model's folder a chat_template.jinja that opens none"
             )
             + ", or train on answers that think and end it with </think>"
@@ -208,6 +254,8 @@ class Chat:
         """Return the ids of the last message, an assistant's, with its end of turn."""
         if messages[-1].get("tool_calls"):
             return self._call_ids(messages)
+        if self.has_parts:
+            return list(self._ids(self._written(messages)))
         # The template trims what it renders; what is learned must be what is rendered as history later. A think block that the
         # prompt has opened is not opened again.
         said = messages[-1]["content"].strip()
@@ -217,17 +265,23 @@ class Chat:
 
     def _call_ids(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a turn that calls tools, as the template writes it after the prompt of that turn."""
-        prompt, text = self.prompt_text(messages[:-1]), self._render(messages)
         names = [str(call.get("function", call).get("name")) for call in messages[-1]["tool_calls"]]
-        written = text[len(prompt) :] if text.startswith(prompt) else ""
+        written = self._written(messages)
         ids = self._ids(written)
         end = next((place for place, token in enumerate(ids) if token == self.turn_end_ids[-1]), None)
+        if self.has_parts and ids:  # its thoughts end as its turns do
+            end = len(ids) - 1
         if end is None or not all(name in written for name in names):
             raise TemplateError(
                 f"the chat template does not write a call of the tool {names[0]!r} after the prompt of its turn, so calls cannot be "
                 "trained; use a model whose template has tools, such as Qwen3.5, or leave these rows out"
             )
         return list(ids[: end + 1])
+
+    def _written(self, messages: Sequence[Message]) -> str:
+        """Return what the template writes for the last message after the prompt of its turn; "" if it changes the prompt."""
+        prompt, text = self.prompt_text(messages[:-1]), self._render(messages)
+        return text[len(prompt) :] if text.startswith(prompt) else ""
 
     def text_ids(self, text: str) -> tuple[int, ...]:
         """Return the ids of a turn's text alone."""
@@ -242,16 +296,39 @@ class Chat:
         except Exception as error:  # jinja and the template itself raise what they like; all of it becomes one line
             raise TemplateError(f"the chat template cannot render this conversation: {one_line(error)}") from error
 
-    def _apply(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+    def _apply(self, messages: Sequence[Message], opens_turn: bool, switches: Switches | None = None) -> str:
         rendered: str = self.tokenizer.apply_chat_template(
-            list(map(plain, messages)),
+            self._shown(messages),
             tokenize=False,
-            add_generation_prompt=add_generation_prompt,
+            add_generation_prompt=opens_turn,
             strftime_now=_TODAY.strftime,
             **({"tools": messages[0]["tools"]} if messages and messages[0].get("tools") else {}),
-            **self._options,
+            **(self._options if switches is None else switches),
         )
         return rendered
+
+    def _shown(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages as the template takes them: a system message before the first user message where the template has
+        no such role, and thoughts as a field where an assistant turn has parts."""
+        shown = list(map(plain, messages))
+        if not self._has_system and len(shown) > 1 and (shown[0]["role"], shown[1]["role"]) == ("system", "user"):
+            shown[:2] = [{**shown[1], "content": f"{shown[0]['content']}\n\n{shown[1]['content']}"}]
+        if self.has_parts:
+            shown = [_with_thoughts(message) if message["role"] == "assistant" else message for message in shown]
+        return shown
+
+    def _shows_system(self) -> bool:
+        """Return True if the template has a system role: Gemma 1 and 2 raise an error, others leave the message out."""
+        try:
+            return _MARK in self._apply([{"role": "system", "content": _MARK}, *_GREETING], False)
+        except Exception:  # noqa: BLE001 - the template raises what it likes
+            return False
+
+    def _say_idle_switches(self) -> None:
+        for name, value in self._options.items():
+            others = {key: kept for key, kept in self._options.items() if key != name}
+            if all(self._apply(_GREETING, end) == self._apply(_GREETING, end, others) for end in (True, False)):
+                say_once(f"{name}: {value} changes nothing: the chat template writes the same prompt without it")
 
     def _check_cost(self) -> None:
         """Refuse a template that loops or doubles its text, before this process renders anything with it."""
@@ -279,8 +356,17 @@ class Chat:
                 return ids[: position + 1], ids[position + 1 :]
         raise TemplateError("the chat template ends an assistant turn with no special token, so nothing stops a turn")
 
-    def _stop_ids(self, header_ids: Sequence[int]) -> tuple[int, ...]:
-        """Return what ends a turn: its end token, the tokenizer's end of text, and any special token of a role's header.
+    def _set_user_end(self, header: str) -> None:
+        """Find what the template writes after a user's content, up to the first special token: the tokens that end a user turn,
+        and the text before that token, such as GLM's "/nothink". A header of plain text, such as Mistral's first [/INST], has no
+        special token, and stops nothing: what follows it is cut off."""
+        ids = self._ids(header)
+        end = next((place for place, token in enumerate(ids) if token in self._special), len(ids))
+        self.user_end_ids = ids[: end + 1]
+        self._closes_user = self.tokenizer.decode(ids[:end]).strip()
+
+    def _stop_ids(self, end_ids: Iterable[int], header_ids: Sequence[int]) -> tuple[int, ...]:
+        """Return what ends a turn, the surest first: its end, the ends of a text, and any special token of a role's header.
 
         In templates such as GLM's and DeepSeek's nothing but the assistant's header ends a user turn.
         """
@@ -289,25 +375,55 @@ class Chat:
             for token in set(header_ids) & self._special
             if not any(think.search(self.tokenizer.decode([token])) for think in (THINKING_STARTS, THINKING_ENDS))
         }
-        stop = {self.turn_end_ids[-1], self.tokenizer.eos_token_id, *headers}
-        return tuple(sorted(token for token in stop if token is not None))
+        ends = [token for token in self.user_end_ids[-1:] if token in self._special]
+        return tuple(dict.fromkeys([self.turn_end_ids[-1], *ends, *sorted(end_ids), *sorted(headers)]))
 
     def _opening(self) -> str:
         """Return the text between a user's content and the content of the assistant that follows it."""
         question, answer = _MARK + "U", _MARK + "A"
         asked: list[Message] = [{"role": "user", "content": question}]
-        told = self._render([*asked, {"role": "assistant", "content": answer}, {"role": "user", "content": "Hi."}])
+        told = self._render([*asked, {"role": "assistant", "content": answer}, *_GREETING])
         return told[told.index(question) + len(question) : told.index(answer)]
 
-    def _check_opening(self, own: str) -> None:
-        """Refuse a template whose assistant writes before its content (`own`) what would stop it, as in gpt-oss's
-        `<|channel|>final<|message|>`: every answer would end there, without an error."""
-        if stops := [token for token in self._ids(own) if token in self.stop_ids]:
+    def _check_parts(self, own: str) -> bool:
+        """Return True if the assistant writes before its content (`own`) what would stop it, as gpt-oss does: its turn has parts.
+
+        Raises:
+            TemplateError: The generation prompt opens another part than that of the content, so that no answer can be found.
+        """
+        stops = [token for token in self._ids(own) if token in self.stop_ids]
+        if stops and not self._own:
             raise TemplateError(
                 f"the chat template writes {own!r} before an assistant's content, and {self.tokenizer.decode(stops[:1])} ends "
-                "a turn: an assistant turn of this template has several parts, and every answer would be cut in the first; "
-                "use a model, or a chat_template.jinja in its folder, whose assistant turn is one text"
+                "a turn: its generation prompt opens another part of the turn than that of the answer; put a chat_template.jinja "
+                "into the model's folder whose generation prompt ends before it"
             )
+        return bool(stops)
+
+    def _written_thoughts(self) -> tuple[str, str]:
+        """Return what the template writes before and after the thoughts of an answer; twice "" if it shows none."""
+        thought, answer = _MARK + "T", _MARK + "A"
+        prompt = self.prompt_text(_GREETING)
+        message = {"role": "assistant", "content": answer, **dict.fromkeys(_THOUGHT_FIELDS, thought)}
+        try:
+            text: str = self.tokenizer.apply_chat_template(
+                [*_GREETING, message], tokenize=False, strftime_now=_TODAY.strftime, **self._options
+            )
+        except Exception:  # noqa: BLE001 - the template raises what it likes
+            return "", ""
+        before, shown, after = text.removeprefix(prompt).partition(thought)
+        closes, answered, _ = after.partition(answer)
+        return (before, closes) if text.startswith(prompt) and shown and answered else ("", "")
+
+
+_GREETING: tuple[Message, ...] = ({"role": "user", "content": "Hi."},)
+
+
+def _with_thoughts(message: Message) -> Message:
+    """Return an assistant's message with the thoughts of its think block in the fields where templates look for them."""
+    said = after_thinking(message["content"]) or ""
+    thoughts = THINKING_STARTS.sub("", THINKING_ENDS.sub("", message["content"].removesuffix(said))).strip()
+    return {**message, "content": said.strip(), **(dict.fromkeys(_THOUGHT_FIELDS, thoughts) if thoughts else {})}
 
 
 def _append_turn(rows: list[TrainingRow], prompt: list[int], target: list[int], has_loss: bool) -> None:

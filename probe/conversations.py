@@ -33,13 +33,24 @@ _KEYS = ("messages", "conversation", "conversations", "turns")
 _IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "task_id", "Record ID")
 
 
-THINKING_ENDS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
-THINKING_STARTS = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
+# How models mark their thoughts: what opens them, what ends them. gpt-oss writes its answer into another channel instead.
+_THOUGHTS = (
+    (r"(?i:<think(?:ing)?>)", r"(?i:</think(?:ing)?>)"),  # Qwen, DeepSeek, GLM, Nemotron and others
+    (r"\[THINK\]", r"\[/THINK\]"),  # Magistral
+    (r"<seed:think>", r"</seed:think>"),  # Seed-OSS
+    (r"◁think▷", r"◁/think▷"),  # Kimi-VL
+    (r"<\|channel>thought", r"<channel\|>"),  # Gemma 4
+    (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),  # Apertus
+    (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>(?:\s*<\|START_RESPONSE\|>)?"),  # Command A Reasoning
+    (r"<\|channel\|>(?:analysis|commentary)", r"<\|channel\|>final<\|message\|>"),  # gpt-oss
+)
+THINKING_STARTS, THINKING_ENDS = (re.compile("|".join(marks)) for marks in zip(*_THOUGHTS, strict=True))
+_MAY_THINK = re.compile(r"[<\[◁]")
 
 
 def after_thinking(text: str) -> str | None:
-    """Return what a reply says after its last `</think>`, or None if its thinking never ends."""
-    if "<" not in text:  # most texts; builders ask this about millions
+    """Return what a reply says after its last thought, or None if its thinking never ends."""
+    if not _MAY_THINK.search(text):  # most texts; builders ask this about millions
         return text
     said = THINKING_ENDS.split(text)[-1]
     return None if THINKING_STARTS.search(said) else said

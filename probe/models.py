@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe import conversions, weights
-from nextturn.probe.chat import Chat
+from nextturn.probe.chat import Chat, Switches
 from nextturn.probe.checkpoints import newest_complete, none_complete
 from nextturn.probe.embedded import EMBEDDED_NAME, embedded_folder
 from nextturn.probe.errors import ModelError, TemplateError
@@ -26,6 +26,7 @@ from nextturn.probe.hub import hub_folder
 from nextturn.probe.terminal import say
 from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG, DTYPES, read_config, weight_files
 
+GENERATION_CONFIG = "generation_config.json"
 # Tokens that models reserve for padding, tried in this order if a tokenizer names no pad token.
 PAD_TOKENS = ("<|finetune_right_pad_id|>", "<|endoftext|>", "<pad>", "<|end_of_text|>", "<unk>")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -161,6 +162,24 @@ def load_tokenizer(folder: ModelFolder) -> Any:
     if tokenizer.pad_token is None:
         raise ModelError(f"{folder.name}: its tokenizer has neither a pad token nor an end token")
     return tokenizer
+
+
+def end_ids(folder: ModelFolder) -> tuple[int, ...]:
+    """Return the ids that end a text by the model's generation_config.json, else by its config.json; an adapter has its base's.
+
+    A checkpoint has those of the model that its training began with: saving copies them.
+    """
+    for name in (GENERATION_CONFIG, CONFIG):
+        config = read_config(folder.whole, name) if (folder.whole / name).is_file() else {}
+        ends = config.get("eos_token_id", (config.get("text_config") or {}).get("eos_token_id"))
+        if ends is not None:
+            return tuple(ends) if isinstance(ends, list) else (int(ends),)
+    return ()
+
+
+def load_chat(folder: ModelFolder, switches: Switches | None = None) -> Chat:
+    """Return the chat of a folder, with its tokenizer, the given switches of its template, and its own end tokens."""
+    return Chat(load_tokenizer(folder), switches, end_ids(folder))
 
 
 def load_model(folder: ModelFolder, dtype: str = "auto", device: str | None = None) -> Any:

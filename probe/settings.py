@@ -37,6 +37,23 @@ _COLUMNS = frozenset({
 """The columns that a question set is read from."""
 
 
+class TemplateSection(RecipeSection):
+    """Switches of the chat template."""
+
+    enable_thinking: bool | None = None
+    """Passed to the chat template; default: the template's own."""
+    thinking: bool | None = None
+    """Passed to the chat template, as DeepSeek V3.1 and Granite name the switch; default: the template's own."""
+    reasoning_effort: str | None = None
+    """Passed to the chat template, such as `low` for gpt-oss; default: the template's own."""
+
+    @property
+    def switches(self) -> dict[str, bool | str]:
+        """The switches that are set."""
+        given = {name: getattr(self, name) for name in TemplateSection.model_fields}
+        return {name: value for name, value in given.items() if value is not None}
+
+
 class SetSection(RecipeSection):
     """A question set. Without `path` its name must be `written_pairs` or a set that the hub is known to have."""
 
@@ -109,7 +126,7 @@ def _default_judge(section: dict[str, Any]) -> Literal["rules", "llm"]:
     return "llm"
 
 
-class ProbeSection(RecipeSection):
+class ProbeSection(TemplateSection):
     """What the probe measures. The defaults follow arXiv 2604.02315 where it states a choice."""
 
     sets: dict[str, SetSection]
@@ -126,8 +143,6 @@ class ProbeSection(RecipeSection):
     """The answer before the user turn as the template renders it in the history, or as it was generated."""
     system_prompt: str | None = None
     """System message before each conversation; default: none."""
-    enable_thinking: bool | None = None
-    """Passed to the chat template; default: the template's own."""
     engine: Literal["hf", "vllm", "openai"] = "hf"
     """What generates: transformers, vLLM in this process, or servers."""
     server: ServerSection | None = None

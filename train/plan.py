@@ -14,7 +14,7 @@ from nextturn.probe.chat import Chat, Message
 from nextturn.probe.conversions import is_multimodal
 from nextturn.probe.errors import ModelError
 from nextturn.probe.measure.run import sets_within_reach, work_of
-from nextturn.probe.models import ModelFolder, load_tokenizer, resolve, tokenizer_folder
+from nextturn.probe.models import ModelFolder, load_chat, resolve, tokenizer_folder
 from nextturn.probe.tables import located
 from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG, weight_files
 from nextturn.train import memory
@@ -85,7 +85,7 @@ def _model(recipe: TrainRecipe) -> tuple[memory.Size | None, Chat | None, list[s
     name = recipe.model.name
     try:
         folder = _read_only(name)
-        chat = Chat(load_tokenizer(folder), recipe.data.enable_thinking)
+        chat = load_chat(folder, recipe.data.switches)
         return memory.size_of(recipe.model, folder.path, folder.base), chat, []
     except ModelError as error:
         known = name in memory.KNOWN_SHAPES

@@ -20,7 +20,7 @@ from nextturn.probe.checkpoints import newest_complete
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.files import read_json
 from nextturn.probe.recipe import Count, RecipeSection, Seconds, Share, Weight, load_recipe
-from nextturn.probe.settings import ProbeSection, TrackingSection, VllmSection
+from nextturn.probe.settings import ProbeSection, TemplateSection, TrackingSection, VllmSection
 from nextturn.probe.terminal import processes, say, say_once
 from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG
 
@@ -161,15 +161,13 @@ class ModelSection(RecipeSection):
 # --- `data:`
 
 
-class TrainingData(RecipeSection):
+class TrainingData(TemplateSection):
     """Where the training data are."""
 
     path: str | None = None
     """A data build, a file (JSONL, JSON array, Parquet, CSV), a folder of save_to_disk, or ORG/NAME@CONFIG:SPLIT; this or `recipe`."""
     recipe: str | None = None
     """A data recipe, which is built if its data are not there yet; give this or `path`."""
-    enable_thinking: bool | None = None
-    """Passed to the chat template; default: the template's own."""
 
     def check_keys(self) -> None:
         if (self.path is None) == (self.recipe is None):

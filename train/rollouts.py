@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nextturn.data_builders.recipe import SimulatorSection
 from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.simulators import open_simulator
 from nextturn.probe.chat import Chat
-from nextturn.probe.conversations import Message
+from nextturn.probe.conversations import Message, after_thinking
 from nextturn.probe.engines.base import Completion, Request, collect, item_seed
 from nextturn.probe.engines.hf import HfEngine, live_model
 from nextturn.probe.errors import RecipeError
@@ -106,10 +106,9 @@ class RolloutFunction:
         """Check the trainer's sampling and take the tokens that end a turn."""
         check_sampling(self.section, vars(trainer.args))
         check_launch(self.section.simulator, trainer.accelerator)
-        # trl counts a completion without one of these tokens at its end as truncated; the template's turn end is one.
-        turn_end = self.chat.turn_end_ids[-1]
-        if turn_end not in trainer.eos_token_ids:
-            trainer.eos_token_ids = [*trainer.eos_token_ids, turn_end]
+        # trl counts a completion without one of these tokens at its end as truncated.
+        missing = self.chat.answer_end_ids.difference(trainer.eos_token_ids)
+        trainer.eos_token_ids = [*trainer.eos_token_ids, *sorted(missing)]
         self._end_ids = frozenset(trainer.eos_token_ids)
 
     def _simulate_replies(self, rollouts: Sequence[Rollout], sampler: Sampler) -> None:
@@ -280,8 +279,8 @@ class OpenConversation:
         return UserRequest(self.row.intent, tuple(self.messages), seed, start)
 
     def add_turn(self, turn: Completion, complete: bool) -> None:
-        """Add a turn of the policy; an incomplete turn ends the conversation."""
-        self.messages.append({"role": "assistant", "content": turn.text.strip()})
+        """Add a turn of the policy without its thoughts, which users and rewards do not see; an incomplete turn ends the conversation."""
+        self.messages.append({"role": "assistant", "content": (after_thinking(turn.text) or "").strip()})
         self.tokens += len(turn.ids)
         if not complete:
             self.ended = "truncated"
@@ -330,10 +329,11 @@ class Sampler:
 
     def turns(self, prompts: Iterable[tuple[Sequence[int], int]]) -> list[Completion]:
         """Return one turn of at most `max_tokens` for each (prompt ids, seed), in order."""
-        stop_ids = tuple(sorted({*self.chat.stop_ids, *self.end_ids}))
-        return self.policy(
+        stop_ids = tuple(sorted({*self.chat.answer_stop_ids, *self.end_ids}))
+        made = self.policy(
             [Request(tuple(ids), self.max_tokens, stop_ids, self.temperature, seed) for ids, seed in prompts]
         )
+        return [replace(turn, text=self.chat.whole_reply(turn.text)) for turn in made]
 
     def is_complete(self, turn: Completion) -> bool:
         """Return True if a turn ended by itself: not at its limit, and not with the header of another turn."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from nextturn.probe.chat import Chat, Message
+from nextturn.probe.chat import Message
 from nextturn.probe.checkpoints import finish_run, finished, list_checkpoints, newest_complete
 from nextturn.probe.errors import SettingsChanged
 from nextturn.probe.files import (
@@ -29,7 +29,7 @@ from nextturn.probe.files import (
     write_atomic,
     write_json,
 )
-from nextturn.probe.models import load_tokenizer, resolve
+from nextturn.probe.models import load_chat, resolve
 from nextturn.probe.recipe import recipe_dict
 from nextturn.probe.report.tracking import check_tracker, start_tracking
 from nextturn.probe.terminal import is_main_process, say, visible
@@ -112,8 +112,8 @@ class Run:
         self.data, hashes = on_main_process("prepare the model and the data", self._prepare)
         sha256_of_seen.update(hashes)  # so that the other processes need not read all weights again
         self.folder = policy_folder(recipe.model)
-        self.tokenizer = load_tokenizer(self.folder)
-        self.chat = Chat(self.tokenizer, recipe.data.enable_thinking)
+        self.chat = load_chat(self.folder, recipe.data.switches)
+        self.tokenizer = self.chat.tokenizer
         self.checkpoint: Path | None = None
         self._alone = ExitStack()
 

@@ -169,7 +169,7 @@ class ServerModel(ChatModel):
 
     async def _fetch(self, messages: tuple[Message, ...], seed: int, temperature: float) -> Reply:
         """Return the server's reply, which is stored first."""
-        thinking = self.section.enable_thinking
+        switches = self.section.switches
         body = {
             "model": self.server.model,
             "messages": list(messages),
@@ -178,7 +178,7 @@ class ServerModel(ChatModel):
             "temperature": temperature,
             **client.PLAIN_SAMPLING,
             **(client.PLAIN_EXTRAS if self.server.extras else {}),
-            **({} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}),
+            **({"chat_template_kwargs": switches} if switches else {}),
         }
         key = sha256_text(json_line(body))
         if self._cache is not None and (stored := self._cache.get(key)) is not None:
@@ -211,19 +211,19 @@ class LocalWeights:
     """
 
     def __init__(self, section: RoleSection, seed: int, where: str, folder: Path | None = None) -> None:
-        from nextturn.probe.chat import Chat
         from nextturn.probe.engines import open_engine
         from nextturn.probe.engines.stored import StoredEngine
-        from nextturn.probe.models import load_tokenizer, model_info, resolve
+        from nextturn.probe.models import load_chat, model_info, resolve
         from nextturn.probe.settings import ProbeSection
 
         assert section.model is not None, "checked with the recipe"
         model = resolve(section.model)
-        tokenizer = load_tokenizer(model)
         shared = {name: getattr(section, name) for name in ("engine", "server", "vllm", "dtype", "batch_tokens")}
-        self.chat = Chat(tokenizer, section.enable_thinking)
+        self.chat = load_chat(model, section.switches)
         self._open = ExitStack()
-        self.engine: Engine = open_engine(model, tokenizer, ProbeSection(sets={}, seed=seed, **shared), where=where)
+        self.engine: Engine = open_engine(
+            model, self.chat.tokenizer, ProbeSection(sets={}, seed=seed, **shared), where=where
+        )
         self._open.callback(self.engine.close)
         if folder is not None:
             stored = StoredEngine(self.engine, folder, model_info(model, self.chat))
@@ -246,14 +246,14 @@ class LocalModel(ChatModel):
     def replies(self, chats: Sequence[Prompted], ends: float | None = None) -> list[Reply]:
         chat, most = self.weights.chat, self.section.max_tokens
         requests = [
-            Request(chat.prompt_ids(messages), most, chat.stop_ids, temperature, seed)
+            Request(chat.prompt_ids(messages), most, chat.answer_stop_ids, temperature, seed)
             for messages, seed, temperature in chats
         ]
         replies: list[Reply] = [Reply("")] * len(requests)
         with progress(len(requests), self.role) as advance:
             for index, made in self.weights.stream(requests):
                 length = len(requests[index].prompt_ids)
-                replies[index] = Reply(made.text, length, made.tokens, made.finish == "length")
+                replies[index] = Reply(chat.whole_reply(made.text), length, made.tokens, made.finish == "length")
                 advance()
         return replies
 

@@ -214,6 +214,9 @@ class HfEngine:
         import torch
 
         shared = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache, "use_cache": True}
+        if hasattr(self.model.config.get_text_config(), "output_router_logits"):
+            # trl trains mixtures of experts with an auxiliary loss, which transformers cannot compute for one token.
+            shared["output_router_logits"] = False
         with torch.no_grad():
             output = self.model(input_ids=ids, **shared, **options)
         return output.logits, output.past_key_values

@@ -27,7 +27,6 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 
-from nextturn.probe.chat import Chat
 from nextturn.probe.engines.base import Completion
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_jsonl
@@ -35,7 +34,7 @@ from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import GENUINE, LABELS, Case, judge_all
 from nextturn.probe.measure.measures import answer_in, grade_answer
 from nextturn.probe.measure.run import load_sets
-from nextturn.probe.models import load_tokenizer, tokenizer_folder
+from nextturn.probe.models import load_chat, tokenizer_folder
 from nextturn.probe.settings import load_probe_recipe
 
 ANSWERS = "nextturn_answers"
@@ -60,9 +59,10 @@ class _Prompted(ConfigurableTask):  # type: ignore[misc]
                 f"metadata: set: given {wanted!r}, expected a set with follow-up: {', '.join(sets) or 'none'}"
             )
         self.loaded = sets[wanted]
-        self.chat = Chat(load_tokenizer(tokenizer_folder(str(name))), self.probe.enable_thinking)
+        self.chat = load_chat(tokenizer_folder(str(name)), self.probe.switches)
         self.max_tokens: int = getattr(self.probe, self.limit)
-        stops = [self.chat.tokenizer.decode([token]) for token in self.chat.stop_ids]
+        stop_ids = self.chat.answer_stop_ids if self.limit == "max_answer_tokens" else self.chat.stop_ids
+        stops = [self.chat.tokenizer.decode([token]) for token in stop_ids]
         settings = {
             "output_type": "generate_until",
             "test_split": "test",

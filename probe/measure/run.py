@@ -24,7 +24,7 @@ from nextturn.probe.conversations import Message, assistant, user
 from nextturn.probe.engines import open_engine
 from nextturn.probe.engines.base import Completion, Engine, Request
 from nextturn.probe.engines.stored import Row, StoredEngine
-from nextturn.probe.errors import CannotScore, DataError, SetOutOfReach
+from nextturn.probe.errors import BadInput, CannotScore, DataError, SetOutOfReach
 from nextturn.probe.files import only_process, read_json, refuse_changes, remove_unfinished, sha256_text
 from nextturn.probe.grading import VERSION as GRADING
 from nextturn.probe.judges import get_judge
@@ -118,7 +118,7 @@ def run_probe(
         raise DataError("probe.sets: no set is available; name one that is, or give a file with its `path`")
     judge = get_judge(probe.judge, probe.judge_server)
     answer_judge = _answer_judge(probe, sets)
-    store = RunStore(out, model, settings_of(probe, sets, judge.version, answer_judge))
+    store = RunStore(out, model, {**settings_of(probe, sets, judge.version, answer_judge), "stops": chat.ends})
     if (finished := store.results()) is not None:
         return finished
     if probe.judge_server and (judge.name == "llm" or answer_judge):
@@ -129,7 +129,9 @@ def run_probe(
 
     def answer(chats: Sequence[Sequence[Message]], what: str) -> list[Completion]:
         """Return the model's greedy reply to each conversation."""
-        asked = [Request(chat.prompt_ids(messages), probe.max_answer_tokens, chat.stop_ids) for messages in chats]
+        asked = [
+            Request(chat.prompt_ids(messages), probe.max_answer_tokens, chat.answer_stop_ids) for messages in chats
+        ]
         made = collect(stored.stream(asked), len(asked), what)
         return [replace(reply, text=chat.whole_reply(reply.text)) for reply in made]
 
@@ -293,13 +295,22 @@ def measure_folder(
         step: None reads the step from the name of a `checkpoint-N` folder.
         check: See `run_probe`.
     """
+    served = probe.server if probe.engine == "openai" else None
     tokenizer = models.load_tokenizer(folder)
-    chat = Chat(tokenizer, probe.enable_thinking)
+    # What ends a text on a server is in a file of the server.
+    chat = Chat(tokenizer, probe.switches, None if served else models.end_ids(folder))
+    if served:
+        say("stops     unknown: a server does not name its end tokens; those of tokenizer and template are sent")
+        if chat.has_parts and not served.extras:
+            raise BadInput(
+                "probe.server.extras: given false, expected true for this chat template: it marks the answer with special "
+                "tokens, which a server leaves out of its texts without extras"
+            )
     with closing(open_engine(folder, tokenizer, probe, device)) as engine:
-        if probe.server and probe.engine == "openai":
+        if served:
             # The weights of a server cannot be hashed. Only its name for the model identifies them.
-            served = Client(probe.server).model
-            info = ModelInfo(f"served:{served}", label or Path(served).name, None, None, chat.template_sha256)
+            name = Client(served).model
+            info = ModelInfo(f"served:{name}", label or Path(name).name, None, None, chat.template_sha256)
         else:
             info = models.model_info(folder, chat, label, step)
         return run_probe(engine, chat, info, probe, out, sets, check)
@@ -307,7 +318,7 @@ def measure_folder(
 
 def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet], unchecked: Sequence[str]) -> str:
     """Return the plan of a run: sets, completions, largest number of tokens, memory, and an example of a user-turn prefix."""
-    chat = Chat(models.load_tokenizer(folder), probe.enable_thinking)
+    chat = models.load_chat(folder, probe.switches)
     if probe.engine == "openai":
         model = f"served by {', '.join(probe.server.urls) if probe.server else 'no server yet'}"
     else:
@@ -551,7 +562,7 @@ def refuse_other_settings(folders: Sequence[Path], made: str, probe: ProbeSectio
     now = settings_of(probe, sets, judge.version, _answer_judge(probe, sets))
     for folder in folders:
         if (folder / "manifest.json").is_file():
-            refuse_changes(folder, made, read_json(folder / "manifest.json")["settings"], now)
+            refuse_changes(folder, made, read_json(folder / "manifest.json")["settings"], now, free=("stops",))
 
 
 class Work(NamedTuple):

@@ -53,7 +53,7 @@ def measure_model(
         SettingsChanged: `out` holds a run of other weights or settings.
     """
     probe = _section(sets, keys)
-    chat = Chat(tokenizer, probe.enable_thinking)
+    chat = Chat(tokenizer, probe.switches, ends_of(model))
     with ExitStack() as stack:
         folder = Path(out) if out else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         live = stack.enter_context(_evaluated(model))
@@ -109,7 +109,7 @@ class ProbeCallback(TrainerCallback):
         ranks, step = PartialState(), state.global_step
         if self.trainer is None and (ranks.num_processes > 1 or args.deepspeed):
             raise BadInput("ProbeCallback: with several processes or DeepSpeed it needs the trainer: trainer=trainer")
-        chat = Chat(processing_class, self.probe.enable_thinking)
+        chat = Chat(processing_class, self.probe.switches, ends_of(model))
         folder = (self.out or Path(args.output_dir) / "probe") / (f"step-{step}" if step else "base")
         with ExitStack() as stack:
             devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
@@ -159,6 +159,12 @@ def _evaluated(model: Any) -> Iterator[Any]:
         yield model
     finally:
         model.train(training)
+
+
+def ends_of(model: Any) -> tuple[int, ...]:
+    """Return the ids that end a text by the generation config of a model in memory."""
+    ends = model.generation_config.eos_token_id
+    return tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
 
 
 def info_of(model: Any, chat: Chat, label: str, step: int | None = None) -> ModelInfo:

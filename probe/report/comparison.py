@@ -17,6 +17,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from nextturn.probe.chat import UNKNOWN
 from nextturn.probe.judges.labels import GENUINE, ROUGH, followup_name, in_order
 from nextturn.probe.measure.perturb import NONE
 from nextturn.probe.measure.results import FinishedRun, Metric, Results, Samples, run_names
@@ -409,13 +410,26 @@ def _differing(runs: Sequence[FinishedRun]) -> Iterator[tuple[bool, str]]:
     """Yield (may differ, "judge: rules-1 (base), llm-2 (sft, rl)") for each setting in which the runs differ."""
     runs = [part for run in runs for part in run.parts]
     settings = [measured(run) for run in runs]
+    _fill_stops(runs, settings)
     for key in dict.fromkeys(key for of_run in settings for key in of_run):
         groups: dict[str, list[str]] = defaultdict(list)
         for run, of_run in zip(runs, settings, strict=True):
             groups[of_run.get(key, "null")].append(run.name)
         if len(groups) > 1:
             listed = (f"{printable(value)} ({', '.join(names)})" for value, names in groups.items())
-            yield key in MAY_DIFFER or key.startswith("measures on set "), f"{printable(key)}: {', '.join(listed)}"
+            # A server stops at these tokens, too, and perhaps at others.
+            unlike = key in MAY_DIFFER or key.startswith("measures on set ") or (key == "stops" and UNKNOWN in groups)
+            yield unlike, f"{printable(key)}: {', '.join(listed)}"
+
+
+def _fill_stops(runs: Sequence[FinishedRun], settings: Sequence[dict[str, str]]) -> None:
+    """Give older runs, which did not record their stops, those of the others if they would not have changed a text."""
+    known = next((of_run["stops"] for of_run in settings if of_run.get("stops", UNKNOWN) != UNKNOWN), None)
+    for run, of_run in zip(runs, settings, strict=True):
+        path = run.folder / "samples.jsonl"
+        if known and "stops" not in of_run and path.is_file():
+            text = path.read_text(encoding="utf-8")
+            of_run |= {"stops": known} if not any(token in text for token in json.loads(known)) else {}
 
 
 # --- comparison.json

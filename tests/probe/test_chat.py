@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import datetime
 from functools import cache
 from typing import Any, get_args
@@ -15,7 +16,7 @@ from nextturn.probe.errors import TemplateError
 from nextturn.probe.files import sha256_text
 from nextturn.probe.timelimit import ends_within
 from support.conversations import messages, spans
-from support.tiny_models import shipped_template, thinking_tokenizer, tiny_tokenizer
+from support.tiny_models import shipped_template, shipped_tokenizer, thinking_tokenizer, tiny_tokenizer
 
 MARKS = {
     "chatml": ("<|im_end|>", "\n<|im_start|>user\n"),
@@ -158,12 +159,14 @@ def test_tokens_of_markup_end_turns_though_their_tokenizer_calls_none_special() 
     assert set(tokenizer.convert_tokens_to_ids(["<user>", "</turn>"])) <= set(Chat(tokenizer).stop_ids)
 
 
-def test_a_template_whose_assistant_turn_has_several_parts_is_refused() -> None:
-    """gpt-oss opens its analysis and its answer with a token that opens a user turn, too: each answer ended there."""
-    tokenizer = with_tokens(("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"))
-    tokenizer.chat_template = shipped_template("gptoss")
-    with pytest.raises(TemplateError, match=r"<\|message\|> ends a turn: .* several parts"):
-        Chat(tokenizer)
+def test_a_prompt_that_opens_another_part_of_the_turn_than_the_answer_is_refused() -> None:
+    """gpt-oss with its analysis opened: nothing would say where it ends."""
+    tokenizer = shipped_tokenizer("gptoss")
+    own = tokenizer.chat_template.rpartition("<|start|>assistant")
+    for channel, refused in (("analysis", True), ("final", False)):
+        tokenizer.chat_template = f"{own[0]}<|start|>assistant<|channel|>{channel}<|message|>{own[2]}"
+        with pytest.raises(TemplateError) if refused else nullcontext():
+            assert not Chat(tokenizer).has_parts
 
 
 def test_a_template_that_writes_the_date_renders_the_same_on_every_day() -> None:
@@ -184,8 +187,8 @@ def test_a_template_that_writes_the_date_renders_the_same_on_every_day() -> None
 def test_a_think_block_before_the_content_is_no_part_that_stops(template: str) -> None:
     tokenizer = with_tokens(("<｜end▁of▁sentence｜>", "<|end|>", "<|user|>", "<|assistant|>"), THINK)
     tokenizer.chat_template = shipped_template(template)
-    for enable_thinking in (None, False):
-        stops = tokenizer.convert_ids_to_tokens(Chat(tokenizer, enable_thinking).stop_ids)
+    for switches in ({}, {"enable_thinking": False}):
+        stops = tokenizer.convert_ids_to_tokens(Chat(tokenizer, switches).stop_ids)
         assert not set(THINK) & set(stops)
 
 
@@ -206,7 +209,7 @@ def test_answers_without_thinking_are_not_learned_within_a_think_block(template:
             chat.training_rows(TALK, loss_on)
     assert chat.training_rows(TALK, learned_from=False), "what is only scored"
     if template == "qwen3_5_think":
-        assert Chat(chat.tokenizer, enable_thinking=False).training_rows(TALK)
+        assert Chat(chat.tokenizer, {"enable_thinking": False}).training_rows(TALK)
 
 
 @pytest.mark.parametrize("template", THINKING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections import Counter
@@ -222,6 +223,27 @@ def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path:
     assert sorted(data["differences"]) == ["judge: rules-1 (base), llm (other)", "seed: 0 (base), 3 (other)"]
     assert data["remarks"] == ["engine: hf (base), vllm (other)"]
     assert data["differences"][0] in (out / "comparison.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "refused", "remarked"),
+    [
+        (None, "Why?", False, False),  # of an earlier version: no text of it would have ended sooner
+        (None, "Why?<|endoftext|>Human: Hi.", True, False),
+        (["<|im_end|>"], "Why?", True, False),
+        ("unknown", "Why?", False, True),  # a server's
+    ],
+)
+def test_runs_that_stopped_at_other_tokens_are_refused(
+    before: Any, said: str, refused: bool, remarked: bool, tmp_path: Path
+) -> None:
+    older = probe_run(tmp_path / "a", "older", **({} if before is None else {"stops": before}))
+    with (older / "samples.jsonl").open("a") as file:
+        file.write(json.dumps(make_row("followup", "talk", "0", [], user_turn=said)) + "\n")
+    newer = probe_run(tmp_path / "b", "newer", stops=["<|endoftext|>", "<|im_end|>"])
+    compared = comparison_of(older, newer)
+    found = [any(line.startswith("stops: ") for line in lines) for lines in (compared.differences, compared.remarks)]
+    assert found == [refused, remarked]
 
 
 def test_folders_that_hold_no_finished_run_get_one_line_each(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_served_model_equals_one_in_process(
     served, local = read_json(out / "results.json"), read_json(here / "results.json")
     assert served["model"]["weights_sha256"] is None, "what a server holds cannot be hashed"
     assert served["model"]["path"].startswith("served:")
-    assert served["settings"] == {**local["settings"], "engine": "openai"}
+    assert served["settings"] == {**local["settings"], "engine": "openai", "stops": "unknown"}
     assert served["accuracy"] == local["accuracy"]
     ours, theirs = ([row for _, row in read_jsonl(folder / "samples.jsonl")] for folder in (out, here))
     for one, other in zip(ours, theirs, strict=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -99,6 +100,22 @@ def shipped_template(template: str) -> str:
     trl = importlib.util.find_spec("trl")
     assert trl is not None and trl.origin is not None, "the templates of tests come with trl"
     return (Path(trl.origin).parent / "chat_templates" / f"{template}.jinja").read_text(encoding="utf-8")
+
+
+SHIPPED_MARKUP = re.compile(
+    r"<\|[^|<>\s{}]+\|>|<｜[^｜<>]+｜>|<\|[a-z_]+>|<[a-z_]+\|>|</?s>|<(?:start|end)_of_turn>|<(?:bos|eos)>|\[/?INST\]|</?think>"
+)
+
+
+def shipped_tokenizer(template: str) -> Any:
+    """A tokenizer with a template of trl's, in which all tokens of markup that the template writes are tokens of their own."""
+    from tokenizers import AddedToken
+
+    tokenizer, text = tiny_tokenizer("chatml"), shipped_template(template)
+    for token in sorted(set(SHIPPED_MARKUP.findall(text))):
+        tokenizer.add_tokens([AddedToken(token, special="think>" not in token, normalized=False)])
+    tokenizer.chat_template = text
+    return tokenizer
 
 
 def thinking_tokenizer(template: str) -> Any:
@@ -212,6 +229,23 @@ def build_tiny_llama(folder: Path, seed: int = 0, dtype: str = "float32") -> Pat
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_key_value_heads": 2}
     config = LlamaConfig(**_common(tokenizer), **sizes, bos_token_id=tokenizer.bos_token_id)
     return _save(folder, LlamaForCausalLM, config, tokenizer, seed, dtype)
+
+
+def build_tiny_gpt_oss(folder: Path) -> Path:
+    """Writes a random GptOssForCausalLM of two layers with trl's template of gpt-oss; returns `folder`."""
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    tokenizer = shipped_tokenizer("gptoss")
+    tokenizer.eos_token, tokenizer.pad_token, tokenizer.bos_token = "<|return|>", END_OF_TEXT, None
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+    }
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 64}
+    return _save(folder, GptOssForCausalLM, GptOssConfig(**_common(tokenizer), **sizes, **experts), tokenizer)
 
 
 def _common(tokenizer: Any) -> dict[str, Any]:

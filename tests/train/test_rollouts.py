@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from nextturn.data_builders.recipe import SimulatorSection
+from nextturn.probe.engines.base import Completion
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.settings import VllmSection
 from nextturn.train.recipe import RolloutSection
-from nextturn.train.rollouts import check_launch, make_rollout, open_policy
+from nextturn.train.rollouts import OpenConversation, check_launch, make_rollout, open_policy
 from support.rollout_parts import ROWS, Calls, ToldUsers, chat_of, redrawn, rolled, rollout_of, trainer_of
 
 TALKATIVE = ["Why?", "And then?", "Ok.", "What now?"]
@@ -50,6 +51,14 @@ def test_only_the_first_reply_is_trained_and_all_look_ahead_together(
         assert ended in ("limit", "truncated") and (exchanges == 2 or ended == "truncated")
         assert [message["role"] for message in messages] == ["user", "assistant"] * (len(messages) // 2)
         assert one.simulated_tokens[0] > one.tokens
+
+
+def test_users_and_rewards_see_no_thoughts() -> None:
+    conversation = OpenConversation(ROWS["a"], [], 0)
+    for text, seen in (("<think>\nHow many?\n</think>\n\nIt is 7.", "It is 7."), ("<think>\nIt is 7.", ""), ("7", "7")):
+        conversation.add_turn(Completion(text, 3, "stop", (1, 2, 3)), True)
+        assert conversation.messages[-1]["content"] == seen
+    assert conversation.tokens == 9
 
 
 def test_the_same_seed_makes_the_same_samples_whatever_is_beside_them(trainer: Any, tiny_chatml: Path) -> None:
@@ -120,11 +129,11 @@ def test_a_turn_that_runs_into_a_header_counts_as_cut(tiny_chatml: Path, tmp_pat
         assert not any(users.asked)
 
 
-def test_the_turn_end_of_the_template_is_an_end_to_trl(tiny_chatml: Path, tmp_path: Path) -> None:
+def test_what_ends_an_answer_is_an_end_to_trl(tiny_chatml: Path, tmp_path: Path) -> None:
     trainer, chat = trainer_of(tiny_chatml, lambda *_: {}, tmp_path), chat_of(tiny_chatml)
     trainer.eos_token_ids = [0]
     rolled(rollout_of(chat, ToldUsers(lambda number: ["END"]), **REPLY), trainer, "a")
-    assert trainer.eos_token_ids == [0, chat.turn_end_ids[-1]]
+    assert trainer.eos_token_ids == [0, *sorted(chat.answer_end_ids)]
 
 
 def test_the_policy_draws_from_the_forward_pass_of_training(tiny_model: Path, tmp_path: Path) -> None:

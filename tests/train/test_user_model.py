@@ -34,7 +34,7 @@ DOUBT = "You doubt the answer."
 
 
 def chat_with(family: str) -> Chat:
-    return Chat(tiny_tokenizer(family), enable_thinking=False)
+    return Chat(tiny_tokenizer(family), {"enable_thinking": False})
 
 
 def spans(row: dict[str, list[int]]) -> list[tuple[tuple[int, ...], list[int]]]:

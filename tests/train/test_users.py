@@ -102,7 +102,9 @@ def test_perplexity_is_that_of_the_tokens_that_training_learns(
     measured = perplexity(weights, rows, intents)
     weights.close()
     views = [user_view(row if intents else {**row, "intent": None}) for row in rows]
-    trained, counts = make_rows(views, Chat(load_tokenizer(resolve(str(folder))), False), "user", None)
+    trained, counts = make_rows(
+        views, Chat(load_tokenizer(resolve(str(folder))), {"enable_thinking": False}), "user", None
+    )
     weights_alone, loss = load_model(resolve(str(folder)), "float32", "cpu"), 0.0
     for row in trained:
         labels = torch.tensor([row["labels"]])
