@@ -145,13 +145,15 @@ _NUMBER = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
 
 
 def read_judge(reply: Reply) -> Parsed:
-    """Return the last verdict of a judge's reply; unusable without a number from 1 to 5."""
+    """Return the last verdict of a judge's reply; unusable if the reply was cut, or has no number from 1 to 5."""
     text, unusable = read_reply(reply)
+    if unusable == CUT:  # a verdict in it is a draft
+        return Parsed(text, CUT)
     marks = list(_MARK.finditer(text))
     found = _NUMBER.match(text, marks[-1].end()) if marks else None
     if found is not None:
         return Parsed(text, verdict=int(found.group(1)))
-    return Parsed(text, unusable if unusable and unusable != EMPTY else "no_verdict")
+    return Parsed(text, "no_verdict")
 
 
 def from_verdict(verdict: int) -> float:

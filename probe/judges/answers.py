@@ -50,7 +50,7 @@ class AnswerJudge(LlmJudge):
     """
 
     name = "answers"
-    prompt_version = "1"
+    prompt_version = "2"
     """Changes with every word of the prompt and with every rule that reads the reply."""
     forgiven = (None,)
     """A reply without a verdict is a failure, since its answer counts as wrong."""

@@ -440,6 +440,7 @@ def test_a_name_that_copies_an_example_is_asked_for_again() -> None:
 def test_the_last_verdict_counts_and_only_whole_numbers(reply: str, verdict: int | None) -> None:
     parsed = read_judge(Reply(reply))
     assert parsed.verdict == verdict and bool(parsed.unusable) == (verdict is None)
+    assert read_judge(Reply(reply, cut=True)).verdict is None
 
 
 def test_further_attempts_have_another_seed_and_a_higher_temperature() -> None:
