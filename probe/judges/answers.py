@@ -54,7 +54,7 @@ class AnswerJudge(LlmJudge):
     """Changes with every word of the prompt and with every rule that reads the reply."""
     forgiven = (None,)
     """A reply without a verdict is a failure, since its answer counts as wrong."""
-    fewest = 1
+    fewest = 5
 
     def __init__(self, server: ServerSection) -> None:
         super().__init__(server.model_copy(update={"verdict": "text"}))

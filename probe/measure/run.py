@@ -208,8 +208,9 @@ def run_probe(
                 given = zip(loaded.items, answers[loaded.name], strict=True)
                 to_grade = [answer_case(item, reply.text, reply.finish == "length") for item, reply in given]
                 of_set = collect(graders.stream(to_grade), len(to_grade), f"answers of {loaded.name} graded")
-                if failed := sum(verdict.label is None for verdict in of_set):
-                    say(f"set {loaded.name!r}: {failed} of {len(of_set)} answers got no verdict and count as wrong")
+                if failed := Counter(verdict.unscored for verdict in of_set if verdict.label is None):
+                    why = ", ".join(f"{reason} {count}" for reason, count in failed.most_common())
+                    say(f"set {loaded.name!r}: {failed.total()} of {len(of_set)} answers got no verdict ({why}) and count as wrong")
                 grades[loaded.name] = of_set
 
     # Figures: every reply is graded, and the rows are counted.
