@@ -65,19 +65,21 @@ class UserRequest:
         messages: The conversation so far; the last message is the assistant's.
         seed: Seed of this conversation; equal requests with equal seeds get equal turns.
         start: Number of messages before the first reply that the user reacts to.
+        attempt: How often this turn was sampled before and could not be used. Each attempt draws anew.
     """
 
     intent: Intent
     messages: tuple[Message, ...]
     seed: int
     start: int = 1
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
 class UserTurn:
     """A user's message, or the end of the conversation, or the reason (`failure`) why there is neither.
 
-    Of a class of one's own, an empty message is a failure.
+    A failure whose reason begins with "user_" concerns the text, and the turn is sampled again.
     """
 
     text: str = ""

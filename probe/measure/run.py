@@ -210,7 +210,9 @@ def run_probe(
                 of_set = collect(graders.stream(to_grade), len(to_grade), f"answers of {loaded.name} graded")
                 if failed := Counter(verdict.unscored for verdict in of_set if verdict.label is None):
                     why = ", ".join(f"{reason} {count}" for reason, count in failed.most_common())
-                    say(f"set {loaded.name!r}: {failed.total()} of {len(of_set)} answers got no verdict ({why}) and count as wrong")
+                    say(
+                        f"set {loaded.name!r}: {failed.total()} of {len(of_set)} answers got no verdict ({why}) and count as wrong"
+                    )
                 grades[loaded.name] = of_set
 
     # Figures: every reply is graded, and the rows are counted.
