@@ -252,7 +252,11 @@ class CheckedSimulator:
         for attempt in range(self.tries if wanted else 0):
             asked = [replace(requests[index], attempt=attempt) for index in wanted]
             for index, turn in zip(wanted, self.own.turns(asked), strict=True):
-                unfit = "" if turn.ended or turn.failure else unfit_user_turn(turn.text, requests[index].messages)
+                unfit = ""
+                if turn.ended and requests[index].untold:
+                    unfit = "ended_early"
+                elif not (turn.ended or turn.failure):
+                    unfit = unfit_user_turn(turn.text, requests[index].messages)
                 turns[index] = replace(turn, failure=f"{OF_TEXT}{unfit}") if unfit else turn
             if not (wanted := [index for index in wanted if turns[index].failure.startswith(OF_TEXT)]):
                 break

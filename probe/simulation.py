@@ -74,6 +74,11 @@ class UserRequest:
     start: int = 1
     attempt: int = 0
 
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """The pieces of the problem that the user has still to tell."""
+        return self.intent.shards[sum(message["role"] == "user" for message in self.messages[self.start :]) :]
+
 
 @dataclass(frozen=True)
 class UserTurn:
@@ -108,9 +113,4 @@ class ShardedUser:
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
         """Return the next shard of each conversation."""
-        turns = []
-        for request in requests:
-            told = sum(message["role"] == "user" for message in request.messages[request.start :])
-            left = request.intent.shards[told:]
-            turns.append(UserTurn(left[0]) if left else UserTurn(ended=True))
-        return turns
+        return [UserTurn(request.untold[0]) if request.untold else UserTurn(ended=True) for request in requests]

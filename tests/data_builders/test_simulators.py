@@ -371,6 +371,14 @@ def test_a_turn_that_no_user_writes_is_refused_whoever_wrote_it(text: str, unfit
     assert turn == UserTurn(text, failure=f"user_{unfit}" * bool(unfit))
 
 
+@pytest.mark.parametrize(("told", "failure"), [(0, "user_ended_early"), (1, "user_ended_early"), (2, "")])
+def test_a_user_who_leaves_before_the_last_piece_has_failed(told: int, failure: str) -> None:
+    pieces = replace(INTENT, shards=("It has 3 bags.", "Each bag has 4."))
+    messages = (*CHAT, *[message for text in pieces.shards[:told] for message in (user(text), assistant("Ok."))])
+    leaves = CheckedSimulator(Returns([UserTurn(ended=True)]), 2)
+    assert [turn.failure for turn in leaves.turns([UserRequest(pieces, messages, 0)])] == [failure]
+
+
 def test_hardly_any_true_turn_of_the_written_conversations_is_refused() -> None:
     talks = [talk.messages for talk in written(Written(), seed=7)]
     turns = [(talk[:at], talk[at]["content"]) for talk in talks for at in range(2, len(talk), 2)]
