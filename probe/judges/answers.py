@@ -36,7 +36,7 @@ _CUT = "The reply reached its token limit, so that it may end in the middle of a
 
 def answer_case(item: Item, reply: str, cut: bool) -> Case:
     """Return a reply to an item with its reference as a case for `AnswerJudge`; what the model thought is left out."""
-    reference = item.answer or ""
+    reference = " or ".join((item.answer or "", *item.aliases))
     if item.options:
         reference = f"({reference}) {item.options[ord(reference) - ord('A')]}"
     return Case((*item.messages, {"role": "reference", "content": reference}), after_thinking(reply) or "", cut)
