@@ -252,15 +252,18 @@ class CheckedSimulator:
         for attempt in range(self.tries if wanted else 0):
             asked = [replace(requests[index], attempt=attempt) for index in wanted]
             for index, turn in zip(wanted, self.own.turns(asked), strict=True):
-                unfit = ""
-                if turn.ended and requests[index].untold:
-                    unfit = "ended_early"
-                elif not (turn.ended or turn.failure):
-                    unfit = unfit_user_turn(turn.text, requests[index].messages)
-                turns[index] = replace(turn, failure=f"{OF_TEXT}{unfit}") if unfit else turn
+                turns[index] = _checked(turn, requests[index])
             if not (wanted := [index for index in wanted if turns[index].failure.startswith(OF_TEXT)]):
                 break
         return turns
+
+
+def _checked(turn: UserTurn, request: UserRequest) -> UserTurn:
+    """Return the turn, as a failure if no user would write it, or end the conversation there."""
+    if turn.failure:
+        return turn
+    unfit = "ended_early" * bool(request.untold) if turn.ended else unfit_user_turn(turn.text, request.messages)
+    return replace(turn, failure=f"{OF_TEXT}{unfit}") if unfit else turn
 
 
 @contextmanager

@@ -125,12 +125,12 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
                 f"{where}: the conversation ends with the assistant, expected a user message last "
                 "(`transcript: true` reads finished conversations)"
             )
-        answer, *aliases = _answers(row, where)
-        return Item(identity, messages, answer, aliases=tuple(aliases))
+        answer, aliases = _answers(row, where)
+        return Item(identity, messages, answer, aliases=aliases)
     question = _with_context(row, _text(row, _QUESTIONS, where), where)
     asked = lettered(row, question, identity, where)
     if asked is None:
-        answer, *aliases = _answers(row, where)
+        answer, aliases = _answers(row, where)
         given = _given(row, "answer", where) or _given(row, "solution", where)
         if answer is None and (given or "question" in row or "problem" in row):
             raise DataError(
@@ -138,7 +138,7 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
             )
         asked = shown_in(question, answer) if answer is not None else None
         if asked is None:
-            return Item(identity, (user(question),), answer, aliases=tuple(aliases))
+            return Item(identity, (user(question),), answer, aliases=aliases)
     check_text(asked.text, where)
     return Item(identity, (user(asked.text),), asked.letter, options=asked.options)
 
@@ -203,6 +203,8 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
     seen = set[str]()
     for number, row in read_rows(path):
         where = place(path, number)
+        if isinstance(row.get("answer"), list | dict):
+            row = {**row, "answer": _answers(row, where)[0]}
         question = _text(row, ("question", "problem", "prompt"), where)
         solution = _given(row, "solution", where) or _given(row, "answer", where)
         answer = _final_answer(row, where)
@@ -265,15 +267,15 @@ def _final_answer(row: dict[str, Any], where: str) -> str | None:
     return reference_answer(_given(row, "answer", where)) or reference_answer(_given(row, "solution", where))
 
 
-def _answers(row: dict[str, Any], where: str) -> list[str | None]:
-    """Return the final answer, then others that are right, too: `answer` may be a list, or {value, aliases}."""
+def _answers(row: dict[str, Any], where: str) -> tuple[str | None, tuple[str, ...]]:
+    """Return the final answer, and others that are right, too: `answer` may be a list, or {value, aliases}."""
     given = row.get("answer")
     if isinstance(given, dict):
         given = [given.get("value"), *(given.get("aliases") or ())]
     if not isinstance(given, list):
-        return [_final_answer(row, where)]
-    texts = [_final_answer({"answer": each}, where) for each in given]
-    return list(dict.fromkeys(text for text in texts if text is not None)) or [None]
+        return _final_answer(row, where), ()
+    texts = list(dict.fromkeys(filter(None, (_final_answer({"answer": each}, where) for each in given))))
+    return (texts[0], tuple(texts[1:])) if texts else (None, ())
 
 
 def _text(row: dict[str, Any], keys: Sequence[str], where: str) -> str:

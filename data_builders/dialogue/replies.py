@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from nextturn.data_builders.dialogue.prompts import still_hidden
+from nextturn.data_builders.recipe import wordings
 from nextturn.probe.conversations import Message, after_thinking
 from nextturn.probe.grading import lenient_answer, outcome, strict_answer
 from nextturn.probe.judges.labels import Case
@@ -62,45 +64,12 @@ _LABEL = re.compile(
     r"|<\|[^|<>]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|</?(?:user|assistant|chat|message|reply|problem|text|answer)>|\[/?INST\]",
     re.IGNORECASE | re.MULTILINE,
 )
-_ANSWERING = re.compile(
-    r"\\boxed|\bas an ai\b|\byou(?:'re| are) (?:very |most )?welcome\b|\bi apologi[sz]e for (?:the|my|any)\b|\bso (?:that )?i can (?:help|assist)\b|\bhow (?:can|may) i (?:help|assist)|\bi hope (?:this|that|it) helps|\bfeel free to\b"
-    r"|\blet me know if you\b|\b(?:happy|glad) to (?:help|assist|explain)|\blet'?s (?:solve|break (?:this|it) down)"
-    r"|\bhere(?:'s| is) (?:the|a|your|how) (?:full |complete |step-by-step )?(?:solution|breakdown|explanation)",
-    re.IGNORECASE,
-)
 _OTHER_SCRIPT = re.compile(r"[\u0400-\u04ff\u0600-\u06ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 # "###DONE###", "[END OF CHAT]", "<<STOP>>", and a line of its own after the message: "TERMINATE".
 _END_WORDS = r"(?:END|DONE|STOP|TERMINATED?|FINISH(?:ED)?|EXIT|QUIT|COMPLETED?|EO[SCT])"
 _END_MARK = re.compile(
     rf"(?:#+|\[+|<+\|?|\{{+|\*\*|={{2,}}|-{{3,}})\s*/?(?:\w+[ _-]){{0,2}}{_END_WORDS}(?:[ _-]\w+){{0,3}}\s*(?:[\]>|}}#*=-]|$)"
     rf"|\n\W*{_END_WORDS}(?:[ _-](?:OF|THE|CHAT|CONVERSATION|DIALOG(?:UE)?|SESSION))*\W*$|(?i:</?(?:end|done|stop)\s?/?>)"
-)
-# What a model writes for itself before or after the message: a heading, a plan of what to do, the roles in the third person.
-_NOTES = re.compile(
-    r"^\W{0,4}(?:scratch ?pad|(?:my |internal |inner )?(?:thoughts?|thinking|reasoning|monologue|rationale|state)|explanation|goal"
-    r"|(?:my )?(?:plan|strategy|persona)|(?:(?:my|the|next|final|user'?s?) )*(?:message|turn|utterance|reply|response))\W{0,3}:"
-    r"|</?(?:scratch_?pad|think(?:ing)?|thoughts?|plan|reasoning|notes?|analysis)>"
-    r"|\b(?:i|we) (?:should|need to|must|will|want to|am going to) (?:now |then |next |first )*(?:respond|reply|act|play|pretend|stay|react"
-    r"|acknowledge|sound|express|show (?:\w+ )?(?:doubt|confusion|interest|understanding)|push back|probe"
-    r"|(?:write|craft) (?:a|one|the) (?:\w+ ){0,3}(?:message|reply|turn) (?:that|which|as))\b"
-    r"|\bi(?:'ll| will| should) [^.?!\n]{0,60}\bthen (?:ask|react|respond|reply)\b|\bstep \d: (?:react|ask|respond|thank)"
-    r"|\bthis keeps the\b|\bthe next message\b|\bin character\b|\bthis (?:message|question|reply) (?:reacts?|keeps?|shows?|sounds?|stays?|asks?)\b",
-    re.IGNORECASE | re.MULTILINE,
-)
-_ROLES = re.compile(
-    r"\bthe (assistant|user|persona)\b|\b(?:as|what) an? (?:\w+ )?(student|pupil|user|learner|person|human|customer) (?:would|might)\b"
-    r"|\b(?:confused|curious|real|typical|average) (student|pupil|user|learner|person|customer) (?:would|might|could)\b"
-    r"|^\W*(?:[(\[*]|//).*\b(student|pupil|learner|person|character)\b",
-    re.IGNORECASE | re.MULTILINE,
-)
-_OPENING = re.compile(
-    r"\W{0,3}(?:certainly|of course|absolutely|(?:great|good|excellent) question|to (?:solve|find|answer|calculate|determine)\b"
-    r"|i apologi[sz]e|no problem|sure[,!.]? (?:here|let|to|i|the))\b",
-    re.IGNORECASE,
-)
-_CHECKS = re.compile(
-    r"\bdoes (?:that|this|it) make sense|\bdo you (?:understand|see) (?:how|why|that|now)\b|\bwell done\b",
-    re.IGNORECASE,
 )
 _REPEATED_WORDS = 6
 # A user who shows an attempt may write a line or two of it.
@@ -151,6 +120,13 @@ def read_user(reply: Reply, hidden: Sequence[str], question: str, messages: Sequ
     return parsed
 
 
+@cache
+def _phrases(name: str) -> re.Pattern[str]:
+    """Return a group of user_turns.yaml as a pattern."""
+    lines = wordings("user_turns.yaml")[name].splitlines()
+    return re.compile("|".join(lines), re.IGNORECASE | re.MULTILINE)
+
+
 def unfit_user_turn(text: str, messages: Sequence[Message]) -> str:
     """Return why no user would write this text after `messages`, or "".
 
@@ -162,42 +138,30 @@ def unfit_user_turn(text: str, messages: Sequence[Message]) -> str:
         return ROLE_LABEL
     if _END_MARK.search(text):
         return "end_mark"
-    if _OTHER_SCRIPT.search(text) and not any(_OTHER_SCRIPT.search(message["content"]) for message in messages):
+    before = "\n".join(message["content"] for message in messages)
+    if _OTHER_SCRIPT.search(text) and not _OTHER_SCRIPT.search(before):
         return "foreign"
-    settled = settle(Turn(Case(tuple(messages), text)))
-    if (settled and settled[0] == "meta_planning") or _speaks_of_roles(text, messages):
+    label, rule = settle(Turn(Case(tuple(messages), text))) or (None, "")
+    roles = {role.lower() for found in _phrases("roles").findall(text) for role in found}
+    if label == "meta_planning" or _phrases("notes").search(text) or any(role not in before.lower() for role in roles):
         return "meta_planning"
-    if _solves(text):
+    if _as_assistant(text):
         return "as_assistant"
-    if settled and settled[0] == "malformed" and settled[1] != "mostly symbols":  # which may be a formula
+    if label == "malformed" and rule != "mostly symbols":  # which may be a formula
         return "malformed"
     said = words(text)
-    if len(said) >= _REPEATED_WORDS and any(words(other) == said for other in _by(messages, "user")):
-        return "repeats"
-    return "repeats" if settled and settled[0] == "assistant_restatement" else ""
+    again = len(said) >= _REPEATED_WORDS and any(words(other) == said for other in _by(messages, "user"))
+    return "repeats" if again or label == "assistant_restatement" else ""
 
 
-def _speaks_of_roles(text: str, messages: Sequence[Message]) -> bool:
-    """Return True if the text plans the user's message, or speaks of roles that the conversation does not speak of."""
-    if _NOTES.search(text):
-        return True
-    said = " ".join(message["content"] for message in messages).lower()
-    return any(role and role.lower() not in said for roles in _ROLES.findall(text) for role in roles)
-
-
-def _solves(text: str) -> bool:
+def _as_assistant(text: str) -> bool:
     """Return True if the text solves, explains or offers help as an assistant does."""
     equations = sum("=" in line for line in text.split("\n"))
-    offers = len(phrases("assistant").findall(text)) + len(_CHECKS.findall(text))
+    offers = len(phrases("assistant").findall(text)) + len(_phrases("checks").findall(text))
     points = len(phrases("solving").findall(text)) + offers
-    opened = _OPENING.match(text) is not None and points + equations > 0
-    return bool(
-        _ANSWERING.search(text)
-        or opened
-        or points >= _SOLVING_AT_LEAST
-        or equations >= _EQUATIONS_AT_LEAST
-        or offers >= 2
-    )
+    if _phrases("answering").search(text) or (_phrases("opening").match(text) and points + equations > 0):
+        return True
+    return points >= _SOLVING_AT_LEAST or equations >= _EQUATIONS_AT_LEAST or offers >= 2
 
 
 def _copies(text: str, question: str) -> bool:

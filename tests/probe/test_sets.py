@@ -169,6 +169,7 @@ def test_problems_keep_solution_level_and_subject(tmp_path: Path) -> None:
         {"question": "Q", "answer": "He has 2*3=<<2*3=6>>6.\n#### 6"},
         {"id": "z", "question": "Q", "answer": 0},
         {"question": "Q", "answer": "#### Step 1\nHe goes west.\n#### New York City"},
+        {"question": "Q", "answer": ["8", "eight"]},
     ]
     write_jsonl(path, rows)
     assert list(read_problems(path, "own")) == [
@@ -176,6 +177,7 @@ def test_problems_keep_solution_level_and_subject(tmp_path: Path) -> None:
         Problem("own-2", "Q", "6", "He has 2*3=6.", "own"),
         Problem("z", "Q", "0", "", "own"),
         Problem("own-4", "Q", "New York City", "#### Step 1\nHe goes west.", "own"),  # a heading is no answer
+        Problem("own-5", "Q", "8", "", "own"),
     ]
     assert {problem.source for problem in read_problems(path)} == {"train"}
     for row in ({"question": "Q"}, {"problem": "P", "solution": "no\nend"}, {"question": "Q", "answer": ""}):
