@@ -3,6 +3,8 @@
 A *user model* is trained with `data.loss_on: user` and continues the chat's own user turn, as the probe's model does. What
 the user knows and wants stands before the conversation as a system message, the *intent* (`intent_text`), as in UserLM
 (arXiv 2510.06552). An empty turn ends the conversation.
+
+Whatever writes a turn, `CheckedSimulator` checks it: role, end marks, repetition.
 """
 
 from __future__ import annotations
@@ -13,14 +15,15 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, simulator_prompt
-from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_message, read_user
-from nextturn.data_builders.dialogue.roles import Ask, ChatModel, LocalWeights, open_model, progress
+from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_message, read_user, unfit_user_turn
+from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, LocalWeights, again_at, open_model, progress
 from nextturn.data_builders.recipe import PERSONAS, SimulatorSection
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.probe.conversations import Message
@@ -71,7 +74,7 @@ class ScriptedSimulator:
         for request in requests:
             user = ScriptedUser(request.intent, request.seed, request.start)
             for length in range(request.start + 1, len(request.messages) + 1, 2):
-                text = user.reply(request.messages[:length])
+                text = user.reply(request.messages[:length], request.attempt)
             turns.append(UserTurn(ended=True) if text is None else UserTurn(text))
         return turns
 
@@ -84,12 +87,8 @@ class PromptedSimulator:
         self.section = section
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
-        """Return the next user turns; a reply that cannot be used is sampled again a few times."""
-        answers = self.model.ask([self._ask(request) for request in requests], self.section.tries)
-        return [
-            UserTurn(answer.parsed.text, answer.parsed.ended) if answer.parsed else UserTurn(failure=answer.missing)
-            for answer in answers
-        ]
+        """Return the next user turns."""
+        return [_turn(answer) for answer in self.model.ask([self._ask(request) for request in requests], 1)]
 
     def _ask(self, request: UserRequest) -> Ask:
         intent, messages = request.intent, request.messages
@@ -106,7 +105,15 @@ class PromptedSimulator:
             # Only numbers may not be copied: a withheld sentence is revealed by copying it.
             numbers = tuple(value for value in intent.hidden if re.fullmatch(r"\d[\d.,/]*", value))
             read = partial(read_user, hidden=numbers, question=intent.problem, messages=messages)
-        return Ask(prompt, read, lambda attempt: item_seed(request.seed, len(messages), attempt))
+        return Ask(prompt, read, lambda attempt: item_seed(request.seed, len(messages), attempt), tried=request.attempt)
+
+
+def _turn(answer: Answer) -> UserTurn:
+    if answer.parsed:
+        return UserTurn(answer.parsed.text, answer.parsed.ended)
+    if answer.unusable:
+        return UserTurn(answer.unusable[-1].text, failure=f"{OF_TEXT}{answer.unusable[-1].unusable}")
+    return UserTurn(failure=answer.missing)
 
 
 def _read_act(act: str, shots: int, messages: Sequence[Message], reply: Reply) -> Parsed:
@@ -128,8 +135,9 @@ class TrainedSimulator:
         chat, most = self.weights.chat, self.section.max_tokens
         asked = [
             Request(
-                chat.user_prefix_ids(self._view(request)), most, chat.stop_ids, self.section.temperature,
-                item_seed(request.seed, len(request.messages)),
+                chat.user_prefix_ids(self._view(request)), most, chat.stop_ids,
+                again_at(self.section.temperature, request.attempt),
+                item_seed(request.seed, len(request.messages), request.attempt),
             )
             for request in requests
         ]  # fmt: skip
@@ -148,9 +156,6 @@ class TrainedSimulator:
         casual = random.Random(f"casual:{request.seed}").random() < 0.5
         text = intent_text(request.intent, casual)
         return ({"role": "system", "content": text}, *request.messages)
-
-
-_EMPTY = UserTurn(failure="user_empty")
 
 
 class OwnSimulator:
@@ -172,14 +177,16 @@ class OwnSimulator:
             ) from error
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
-        """Return the next user turns; an empty one, which no chat should hold, is a failure.
+        """Return the next user turns. The class knows no attempts: a further one has another seed.
 
         Raises:
             BadInput: The class fails, or returns something other than one `UserTurn` for each request.
             EngineError: The class raises it.
         """
+        seeds = [item_seed(each.seed, each.attempt) if each.attempt else each.seed for each in requests]
+        asked = [replace(request, seed=seed) for request, seed in zip(requests, seeds, strict=True)]
         try:
-            turns = self.own.turns(requests) if requests else []
+            turns = self.own.turns(asked) if asked else []
         except NextturnError:
             raise
         except Exception as error:
@@ -187,7 +194,7 @@ class OwnSimulator:
         if mistake := _mistake(turns, len(requests)):
             expected = f"expected a list of {len(requests)} UserTurn, one for each request"
             raise BadInput(f"{self.where}: {self.engine}.turns returned {mistake}; {expected}")
-        return [turn if turn.text.strip() or turn.ended or turn.failure else _EMPTY for turn in turns]
+        return list(turns)
 
     def close(self) -> None:
         """Call the `close` of the class, if it has one."""
@@ -223,8 +230,46 @@ class PieceTeller:
         return [next(told if request.intent.shards else played) for request in requests]
 
 
+OF_TEXT = "user_"
+"""Begins the reasons of failures that concern the text of a turn."""
+
+
+class CheckedSimulator:
+    """Checks every turn of a simulator (`unfit_user_turn`). A turn that cannot be used is sampled again, with another seed.
+
+    Args:
+        own: The simulator.
+        tries: The most attempts for a turn. A turn that is still unusable after them fails, with the reason.
+    """
+
+    def __init__(self, own: Simulator, tries: int) -> None:
+        self.own, self.tries = own, tries
+
+    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
+        """Return the next user turns; failed ones keep their text."""
+        turns = [UserTurn()] * len(requests)
+        wanted = list(range(len(requests)))
+        for attempt in range(self.tries if wanted else 0):
+            asked = [replace(requests[index], attempt=attempt) for index in wanted]
+            for index, turn in zip(wanted, self.own.turns(asked), strict=True):
+                turns[index] = _checked(turn, requests[index])
+            if not (wanted := [index for index in wanted if turns[index].failure.startswith(OF_TEXT)]):
+                break
+        return turns
+
+
+def _checked(turn: UserTurn, request: UserRequest) -> UserTurn:
+    """Return the turn, as a failure if no user would write it, or end the conversation there."""
+    if turn.failure:
+        return turn
+    unfit = "ended_early" * bool(request.untold) if turn.ended else unfit_user_turn(turn.text, request.messages)
+    return replace(turn, failure=f"{OF_TEXT}{unfit}") if unfit else turn
+
+
 @contextmanager
-def open_simulator(section: SimulatorSection, seed: int, where: str, folder: Path | None = None) -> Iterator[Simulator]:
+def open_simulator(
+    section: SimulatorSection, seed: int, where: str, folder: Path | None = None
+) -> Iterator[CheckedSimulator]:
     """Open a simulator; no request is sent and no weights are loaded.
 
     Args:
@@ -234,23 +279,30 @@ def open_simulator(section: SimulatorSection, seed: int, where: str, folder: Pat
     Raises:
         BadInput: The model, the user model, the server's section or the class cannot be used.
     """
+    with ExitStack() as opened:
+        own: Simulator
+        if ":" in section.engine:
+            own = opened.enter_context(closing(OwnSimulator(section, where)))
+        else:
+            own = PieceTeller(_open_player(section, seed, where, folder, opened))
+        yield CheckedSimulator(own, section.tries)
+
+
+def _open_player(section: SimulatorSection, seed: int, where: str, folder: Path | None, opened: ExitStack) -> Simulator:
+    """Return a simulator of the package, which `opened` closes."""
     if section.engine == "scripted":
-        yield PieceTeller(ScriptedSimulator())
-    elif ":" in section.engine:
-        with closing(OwnSimulator(section, where)) as own:
-            yield own
-    elif section.engine == "adapter":
-        info = check_user_model(section, where)
-        with closing(LocalWeights(section.running, seed, where, folder)) as weights:
-            if weights.chat.template_sha256 != info.template_sha256:
-                raise RecipeError(
-                    f"{where}.model: {section.model} was trained with another chat template than it has now; train it again, "
-                    "or restore its template"
-                )
-            yield PieceTeller(TrainedSimulator(weights, section, info.intents))
-    else:
-        with open_model("simulator", section.running, seed, where, folder) as model:
-            yield PieceTeller(PromptedSimulator(model, section))
+        return ScriptedSimulator()
+    if section.engine != "adapter":
+        model = opened.enter_context(open_model("simulator", section.running, seed, where, folder))
+        return PromptedSimulator(model, section)
+    info = check_user_model(section, where)
+    weights = opened.enter_context(closing(LocalWeights(section.running, seed, where, folder)))
+    if weights.chat.template_sha256 != info.template_sha256:
+        raise RecipeError(
+            f"{where}.model: {section.model} was trained with another chat template than it has now; train it again, "
+            "or restore its template"
+        )
+    return TrainedSimulator(weights, section, info.intents)
 
 
 def check_user_model(section: SimulatorSection, where: str) -> UserModelInfo:

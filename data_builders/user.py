@@ -60,13 +60,17 @@ class ScriptedUser:
         """Whether a fact is still to be revealed."""
         return not self.revealed and bool(self.intent.reveal)
 
-    def reply(self, messages: Sequence[Message]) -> str | None:
-        """Return the user's next message, or None to end the conversation. `messages` end with the assistant."""
+    def reply(self, messages: Sequence[Message], attempt: int = 0) -> str | None:
+        """Return the user's next message, or None to end the conversation. `messages` end with the assistant.
+
+        Args:
+            attempt: Another one draws another wording.
+        """
         act, slots = self._act(messages)
         self._idle += act in _BRINGS_NOTHING
         if not act or self._idle > PATIENCE:
             return None
-        rng = random.Random(f"scripted-user:{self.seed}:{len(messages)}")
+        rng = random.Random(f"scripted-user:{self.seed}:{len(messages)}{f':{attempt}' * bool(attempt)}")
         text = rng.choice(wordings("acts.yaml")["simulated_user"][act])
         if self._casual:  # slots are left as they are
             text = text if text.startswith(("{", "I ", "I'")) else text[:1].lower() + text[1:]

@@ -36,6 +36,7 @@ from urllib.parse import urlsplit
 
 from nextturn.probe.errors import BadInput, EngineError
 from nextturn.probe.settings import ServerSection
+from nextturn.probe.terminal import say
 
 if TYPE_CHECKING:
     import ssl
@@ -48,6 +49,8 @@ Usable = Callable[[dict[str, Any]], str | None]
 CHAT = "/chat/completions"
 MAX_BYTES = 10_000_000
 _CONNECT_S = 5.0
+# Servers count the first token of a prompt differently.
+_FAR_FEWER = 0.9
 _DETAIL_CHARACTERS = 300
 # A shorter key is a placeholder such as "EMPTY": replacing it would change the text of a model.
 _SHORTEST_KEY = 8
@@ -101,7 +104,7 @@ class Client:
         self._max_failures = max_failures
         self._failures = 0
         self._model = section.model
-        self._reasoner = False
+        self._reasoner = self._warned = False
         # The key goes to the servers of the recipe only; `_clean` removes it from everything that they send.
         self._key = os.environ.get(section.api_key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
@@ -191,6 +194,7 @@ class Client:
                 reply = await self._attempt(server, path, as_reasoner(body) if reasoner and body else body, limit_s)
             if reply.body is not None:
                 self._seconds.append(time.monotonic() - started)
+                self._compare_prompt(body or {}, reply.body)
                 if reason := usable(reply.body):
                     reply = ServerReply(reply.body, reason, "the reply cannot be used")
             failed_at = server if reply.failure else None
@@ -273,6 +277,22 @@ class Client:
         usual_s = sorted(self._seconds)[int(0.95 * len(self._seconds))]
         limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * usual_s)
         return min(self.section.timeout_s, limit_s * 2 ** max(0, timeouts - 1))
+
+    def _compare_prompt(self, sent: dict[str, Any], received: dict[str, Any]) -> None:
+        """Warn once if a server counted far fewer prompt tokens than were sent: it has cut the prompt."""
+        usage, prompt = received.get("usage"), sent.get("prompt")
+        counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        text = "\n".join(str(message["content"]) for message in sent.get("messages", ()))
+        # Tokens that were sent, or words, of which each has a token at least.
+        least = len(prompt) if isinstance(prompt, list | tuple) else len(text.split())
+        if self._warned or not isinstance(counted, int) or not 0 < counted < _FAR_FEWER * least:
+            return
+        self._warned = True
+        size = f"{least:,} tokens" if prompt else f"{least:,} words ({len(text):,} characters)"
+        say(
+            f"warning: {self._urls} counted {counted:,} prompt tokens for {size}, so it may have cut the conversation; "
+            "serve the model with a longer context"
+        )
 
     def _final(self, reply: ServerReply) -> ServerReply:
         """Return the reply, unless too many requests in a row have failed."""

@@ -29,8 +29,8 @@ ROLES = {
     **dict.fromkeys(("user", "human"), "user"),
     **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
 }
-_KEYS = ("messages", "conversation", "conversations", "turns")
-_IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "task_id", "Record ID")
+KEYS = ("messages", "conversation", "conversations", "turns")
+IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "task_id", "Record ID")
 
 
 # How models mark their thoughts: what opens them, what ends them. gpt-oss writes its answer into another channel instead.
@@ -58,7 +58,7 @@ def after_thinking(text: str) -> str | None:
 
 def row_id(row: dict[str, Any], number: int) -> str:
     """Return the row's own id, else its line number."""
-    return str(next((row[key] for key in _IDS if row.get(key) is not None), number))
+    return str(next((row[key] for key in IDS if row.get(key) is not None), number))
 
 
 def user(content: str) -> Message:
@@ -79,7 +79,7 @@ def conversation_in(row: dict[str, Any], marks: bool = False) -> Any | None:
     Args:
         marks: See `renamed`.
     """
-    for key in _KEYS:
+    for key in KEYS:
         if (key == "messages" and key in row) or (isinstance(row.get(key), list) and row[key]):
             return _first_or_all(row[key], key != "messages", marks)
     prompt = row.get("prompt")
@@ -110,7 +110,7 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
     """
     columns = columns or {}
     row = renamed_columns(row, columns, where)
-    whole = [key for key in _KEYS if key in columns or isinstance(row.get(key), list)]
+    whole = [key for key in KEYS if key in columns or isinstance(row.get(key), list)]
     if columns.keys() & {"prompt", "completion"}:  # the file's own conversation is not the one that is meant
         whole = []
     sides = [pair for pair in _EXCHANGES if all(row.get(name) is not None for name in pair)]
@@ -164,13 +164,18 @@ def renamed(messages: Any, marks: bool = False) -> Any:
     return [_renamed(message, _LOSS_MARKS if marks else ()) for message in messages]
 
 
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+
+
 def _renamed(message: Any, marks: Sequence[str]) -> Any:
     if not isinstance(message, dict) or not message.keys() & {"content", "value", "tool_calls", "function_call"}:
         return message
-    role = message.get("role", message.get("from"))
+    role = "function_call" if message.get("function_call") else message.get("role", message.get("from"))
     content = message.get("content", message.get("value"))
-    if isinstance(content, list) and content and all(_is_text(part) for part in content):
-        content = "\n\n".join(part["text"] for part in content)
+    if isinstance(content, list) and content and all(map(_text_of, content)):
+        content = "\n\n".join(map(_text_of, content))
+    if not content and isinstance(message.get("refusal"), str):
+        content = message["refusal"]
     calls = {key: message[key] for key in _OF_TOOLS if message.get(key)}  # null where `datasets` wrote the file
     if "tool_calls" in calls:
         given = parsed(calls["tool_calls"])  # a table holds them as JSON text
@@ -189,8 +194,11 @@ def _with_arguments(call: Any) -> Any:
     return {**call, "function": {**function, "arguments": parsed(function["arguments"])}}
 
 
-def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+def _text_of(part: Any) -> str:
+    """Return the text of a part of a message, "" if it is no text. A refusal is the reply."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    text = part.get("refusal" if kind == "refusal" else "text") if kind in _TEXT_PARTS else None
+    return text if isinstance(text, str) else ""
 
 
 def together(messages: Any) -> Any:
@@ -320,14 +328,15 @@ def check_text(text: str, where: str) -> None:
 # `actual`, the assistant message before it its `reply`, and what stands before both the context; whatever comes after the
 # removed message goes with it.
 #
-# Real exports are untidy, so three things are mended: neighbours of one role are joined by a blank line, messages without
-# text go, and system messages inside the conversation join the one at its start (those after the answer go). A
+# Real exports are untidy, so three things are mended: neighbours of one role are joined by a blank line, a user's or system
+# messages without text go, and system messages inside the conversation join the one at its start (those after the answer go). A
 # conversation that holds nothing to probe is left out, and *counted*: how many, why, and the first line of each kind are
 # said, and a file without one usable conversation is an error. What is no conversation at all is an error with file and
 # line.
 
 NO_REACTION = "no user message after an answer"
 TOOLS = "a message of a tool"
+EMPTY = "an answer without text"
 NO_TEXT = "a message that is more than text"
 _TOOL_ROLES = ("tool", "function", "function_call", "function_response", "observation")
 
@@ -387,6 +396,7 @@ def take_apart(conversation: Any, where: str) -> Transcript | str:
         raise DataError(f"{where}: an empty conversation, wanted a list of messages")
     system: list[str] = []
     turns: list[Message] = []
+    silent = False
     for number, message in enumerate(conversation, start=1):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
             raise DataError(f"{where}: message {number} is no {{role, content}} and no {{from, value}}")
@@ -396,18 +406,22 @@ def take_apart(conversation: Any, where: str) -> Transcript | str:
                 f"{where}: message {number} has the role {role!r}, wanted user or assistant (also read: {', '.join(ROLES)}); "
                 "rename the roles in the file"
             )
-        if role in _TOOL_ROLES:
+        if role in _TOOL_ROLES or message.get("tool_calls"):
             return TOOLS
         if not isinstance(content, str | None):
             return NO_TEXT
         if not content or not content.strip():
+            silent |= role == "assistant"
             continue
         if role == "system":
             system.append(content)
+        elif turns and turns[-1]["role"] == role == "user" and silent:
+            return EMPTY  # the user's messages around an empty answer are no neighbours
         elif turns and turns[-1]["role"] == role:
             turns[-1]["content"] += f"\n\n{content}"
         else:
             turns.append({"role": role, "content": content, "after_system": len(system)})
+            silent = False
     opened = bool(turns) and turns[0]["role"] == "assistant"
     turns = turns[opened:]
     last = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=0)

@@ -22,6 +22,8 @@ import yaml
 from pydantic import TypeAdapter
 
 from nextturn.probe.conversations import (
+    IDS,
+    KEYS,
     Message,
     check_messages,
     check_text,
@@ -62,6 +64,8 @@ class Item:
     """Transcripts only: what the user really said next."""
     options: tuple[str, ...] = ()
     """The texts of (A), (B), ... as asked; `answer` is then a letter, and is graded as one."""
+    aliases: tuple[str, ...] = ()
+    """Other answers that are right, too."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,11 @@ class Pair:
 
 
 def read_items(
-    path: Path, instruction: str = "", transcript: bool = False, columns: Mapping[str, str] | None = None
+    path: Path,
+    instruction: str = "",
+    transcript: bool = False,
+    columns: Mapping[str, str] | None = None,
+    left_out: list[str] | None = None,
 ) -> list[Item]:
     """Read all items of a file.
 
@@ -83,6 +91,7 @@ def read_items(
         columns: See `read_rows`.
         instruction: Added to the last user message after an empty line.
         transcript: The rows are finished conversations, which are split as probe/conversations.py describes.
+        left_out: Gets the reason for every row that cannot be read; without it such a row is an error.
 
     Raises:
         DataError: A row cannot be read (with file:line), an id occurs twice, or the file is empty.
@@ -94,7 +103,14 @@ def read_items(
             Item(key, split.context, None, split.reply, split.actual) for key, split in read_transcripts(path, columns)
         ]
     else:
-        items = [_item(row, place(path, number), number) for number, row in read_rows(path, columns)]
+        items = []
+        for number, row in read_rows(path, columns):
+            try:
+                items.append(_item(row, place(path, number), number))
+            except DataError as error:
+                if left_out is None:
+                    raise
+                left_out.append(str(error))
     _check_ids(path, [item.id for item in items])
     return [_instructed(item, instruction) for item in items] if instruction else items
 
@@ -109,11 +125,12 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
                 f"{where}: the conversation ends with the assistant, expected a user message last "
                 "(`transcript: true` reads finished conversations)"
             )
-        return Item(identity, messages, reference_answer(_given(row, "answer", where)))
-    question = _text(row, ("question", "problem", "prompt", "Question"), where)
+        answer, aliases = _answers(row, where)
+        return Item(identity, messages, answer, aliases=aliases)
+    question = _with_context(row, _text(row, _QUESTIONS, where), where)
     asked = lettered(row, question, identity, where)
     if asked is None:
-        answer = _final_answer(row, where)
+        answer, aliases = _answers(row, where)
         given = _given(row, "answer", where) or _given(row, "solution", where)
         if answer is None and (given or "question" in row or "problem" in row):
             raise DataError(
@@ -121,9 +138,42 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
             )
         asked = shown_in(question, answer) if answer is not None else None
         if asked is None:
-            return Item(identity, (user(question),), answer)
+            return Item(identity, (user(question),), answer, aliases=aliases)
     check_text(asked.text, where)
     return Item(identity, (user(asked.text),), asked.letter, options=asked.options)
+
+
+_QUESTIONS = ("question", "problem", "prompt", "Question")
+_CONTEXTS = ("article", "passage", "context", "support")
+"""Columns that a question is about. They are asked before it."""
+
+
+def _with_context(row: dict[str, Any], question: str, where: str) -> str:
+    parts = []
+    for name in _CONTEXTS:
+        value = row.get(name)
+        text = "\n\n".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
+        if text is None or text != text:  # pandas writes NaN for missing values
+            continue
+        if not isinstance(text, str):
+            raise DataError(f"{where}: the column `{name}` belongs to the question and is {value!r:.60}, expected text")
+        check_text(text, f"{where}: `{name}`")
+        parts += [text.strip()] * bool(text.strip() and text.strip() not in question)
+    return "\n\n".join([*parts, question])
+
+
+def remarks(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None = None) -> list[str]:
+    """Return lines for the plan of a set: the columns that are not read, and how numbers as answers are counted."""
+    read = {*_QUESTIONS, *_OF_OPTIONS, *IDS, "answer", "solution", "shards", "missing", "underspecified", "complete"}
+    read |= {*_CONTEXTS, *KEYS, "history", _GPQA_RIGHT, *(columns or {}).values()}
+    names = dict.fromkeys(name for row in rows for name in row)
+    unread = [name for name in names if not (name in read or _GPQA_WRONG.fullmatch(name) or _OPTION.fullmatch(name))]
+    found = [f"columns that are not read: {', '.join(unread)}"] * bool(unread)
+    lettered_rows = (
+        row for row in rows if any(row.get(name) for name in row if name in _OF_OPTIONS or _OPTION.fullmatch(name))
+    )
+    numbers = any(type(row.get("answer")) is int for row in lettered_rows)
+    return found + ["answers counted from 0"] * numbers
 
 
 def _instructed(item: Item, instruction: str) -> Item:
@@ -153,6 +203,8 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
     seen = set[str]()
     for number, row in read_rows(path):
         where = place(path, number)
+        if isinstance(row.get("answer"), list | dict):
+            row = {**row, "answer": _answers(row, where)[0]}
         question = _text(row, ("question", "problem", "prompt"), where)
         solution = _given(row, "solution", where) or _given(row, "answer", where)
         answer = _final_answer(row, where)
@@ -199,7 +251,8 @@ def choose(items: Sequence[Any], n: int | None, seed: int) -> list[Any]:
 
 def sets_hash(items: Sequence[Item | Pair]) -> str:
     """Return the sha256 over what is asked and how it is graded, which shows that two runs asked the same."""
-    return sha256_text(json.dumps([vars(item) for item in items], sort_keys=True, default=list))
+    asked = [{name: value for name, value in vars(item).items() if name != "aliases" or value} for item in items]
+    return sha256_text(json.dumps(asked, sort_keys=True, default=list))
 
 
 def _given(row: dict[str, Any], key: str, where: str) -> str:
@@ -212,6 +265,17 @@ def _given(row: dict[str, Any], key: str, where: str) -> str:
 
 def _final_answer(row: dict[str, Any], where: str) -> str | None:
     return reference_answer(_given(row, "answer", where)) or reference_answer(_given(row, "solution", where))
+
+
+def _answers(row: dict[str, Any], where: str) -> tuple[str | None, tuple[str, ...]]:
+    """Return the final answer, and others that are right, too: `answer` may be a list, or {value, aliases}."""
+    given = row.get("answer")
+    if isinstance(given, dict):
+        given = [given.get("value"), *(given.get("aliases") or ())]
+    if not isinstance(given, list):
+        return _final_answer(row, where), ()
+    texts = list(dict.fromkeys(filter(None, (_final_answer({"answer": each}, where) for each in given))))
+    return (texts[0], tuple(texts[1:])) if texts else (None, ())
 
 
 def _text(row: dict[str, Any], keys: Sequence[str], where: str) -> str:
@@ -318,14 +382,26 @@ def _read_columns(hub: HubSet, rows: Iterator[dict[str, Any]]) -> Iterator[dict[
         yield {field: row[field] for field in (*hub.fields, *hub.more) if field in row}
 
 
-# --- Questions with lettered options: GPQA's columns, or `choices` (or `options`) with an `answer`. All options are shuffled,
-# because GPQA puts the right answer first and other sets have habits, too. The order depends on the row's id only.
+# --- Questions with lettered options: GPQA's columns, or `choices` (or `options`, or a column for each option) with an `answer`.
+# Options are shuffled, because GPQA puts the right answer first and other sets have habits, too, unless their letters mean
+# something. The order depends on the row's id only.
 
 INSTRUCTION = "Exactly one of these options is right. End your reply with its letter alone in \\boxed{}."
 _GPQA_RIGHT = "Correct Answer"
 _GPQA_WRONG = re.compile(r"Incorrect Answer \d+")
 # An option that the question itself shows, on a line of its own: "(A) Line", "B. 8", "$\bullet$ C) 12".
 _SHOWN = re.compile(r"^(?:.*\\\])?(?:\$\\bullet\$)?[ \t]*\(?([A-J])(?:\)\.?|[.:])[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+_OF_OPTIONS = ("choices", "options")
+# Columns of one option each: "A", "option_b", "opc".
+_OPTION = re.compile(r"((?:option|choice)[ _]?|op|)([a-j])", re.IGNORECASE)
+# An option that carries its letter: "A)125", "(B) Bern", "c. none".
+_OWN_LETTER = re.compile(r"\(?([A-Ja-j])[).:]\s*(\S.*)")
+# An option that points at others by their place, so that the order of the row is kept.
+_POINTS = re.compile(
+    r"\b(?:above|below|preceding|previous)\b|\b(?:none|all|both|neither|either|any) of (?:these|them|those|the (?:other )?(?:options|answers|choices))\b"
+    r"|(?:^|\bboth |\bneither |\beither )\(?[A-J]\)?,?(?: (?:and|or|nor) | ?[&,+] ?)\(?[A-J]\)?(?![a-z])",
+    re.IGNORECASE,
+)
 _LONE = re.compile(r"(?:\\(?:text|textbf|mathrm|mathbf)\{)?\(?([A-J])\)?\.?\}?")
 
 
@@ -347,15 +423,25 @@ def lettered(row: dict[str, Any], question: str, identity: str, where: str) -> L
     if _GPQA_RIGHT in row:
         options = [row[_GPQA_RIGHT], *(row[key] for key in row if _GPQA_WRONG.fullmatch(key))]
         right: int | None = 0
+        texts, kept = _texts(options, where), False
     else:
-        given = next((row[key] for key in ("choices", "options") if row.get(key)), None)
+        given = next((row[key] for key in _OF_OPTIONS if row.get(key)), None) or _option_columns(row, where)
         if given is None:
             return None
         labels, options = _options(given, where)
-        right = _place(row.get("answer"), labels, options, where)
-    texts = _texts(options, where)
+        whole, answer = _texts(options, where), row.get("answer")
+        texts = _without_letters(whole)
+        if texts != whole:
+            options = texts
+        right = _place(answer[0] if isinstance(answer, list) and len(answer) == 1 else answer, labels, options, where)
+        # Letters that the row itself shows keep their meaning: of options that point at others, that carry their letter, and
+        # of a right option that is its own letter (vitamin C under C).
+        kept = (
+            texts != whole or any(map(_POINTS.search, texts)) or (right is not None and texts[right] == LETTERS[right])
+        )
     order = list(range(len(texts)))
-    random.Random(f"options of {identity}").shuffle(order)
+    if not kept:
+        random.Random(f"options of {identity}").shuffle(order)
     shown = tuple(texts[place] for place in order)
     lines = "\n".join(f"({letter}) {text}" for letter, text in zip(LETTERS, shown, strict=False))
     letter = None if right is None else LETTERS[order.index(right)]
@@ -372,6 +458,25 @@ def shown_in(question: str, answer: str) -> Lettered | None:
     if len(found) < 2 or not LETTERS.startswith(letters) or lone.group(1) not in letters:
         return None
     return Lettered(question, tuple(text for _, text in found), lone.group(1))
+
+
+def _option_columns(row: Mapping[str, Any], where: str) -> dict[str, Any] | None:
+    """Return {"A": text, ...} of columns with one option each, or None if there are none."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in row.items():
+        if (option := _OPTION.fullmatch(name)) and value not in (None, "") and value == value:
+            found.setdefault(option[1].lower(), {})[option[2].upper()] = value
+    options = next((dict(sorted(columns.items())) for columns in found.values() if len(columns) > 1), None)
+    if options and not LETTERS.startswith("".join(options)):
+        raise DataError(f"{where}: columns for the options {', '.join(options)}, expected A, B, ... without a gap")
+    return options
+
+
+def _without_letters(texts: list[str]) -> list[str]:
+    """Return the options without the letters that all of them carry, else as they are."""
+    own = [_OWN_LETTER.fullmatch(text) for text in texts]
+    carried = all(match and match[1].upper() == letter for match, letter in zip(own, LETTERS, strict=False))
+    return [match[2] for match in own if match] if carried else texts
 
 
 def _options(given: Any, where: str) -> tuple[list[str], list[Any]]:
@@ -399,13 +504,15 @@ def _place(answer: Any, labels: Sequence[str], options: Sequence[Any], where: st
     """Return the index of the right option, which `answer` gives as its text, its label, or its number from 0."""
     if answer is None or answer == "":
         return None
-    if isinstance(answer, int) and not isinstance(answer, bool) and answer not in options:
-        places = {answer} if 0 <= answer < len(options) else set()
-    else:
-        written = str(answer).strip()
-        label = written.strip("().").upper()
-        same = {place for place, option in enumerate(options) if str(option).strip() == written}
-        places = same or {place for place, known in enumerate(labels) if known.strip("().").upper() == label}
+    written = str(answer).strip()
+    places = {place for place, option in enumerate(options) if str(option).strip() == written}
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        if answer not in options:
+            places |= {answer} if 0 <= answer < len(options) else set()
+    else:  # one that is the label of an option and the text of another names both
+        own = _OWN_LETTER.fullmatch(written)
+        label = (own[1] if own else written.strip("().")).upper()
+        places |= {place for place, known in enumerate(labels) if known.strip("().").upper() == label}
     if len(places) != 1:
         raise DataError(
             f"{where}: the answer {answer!r:.60} names {'several' if places else 'none'} of the {len(options)} "

@@ -65,19 +65,26 @@ class UserRequest:
         messages: The conversation so far; the last message is the assistant's.
         seed: Seed of this conversation; equal requests with equal seeds get equal turns.
         start: Number of messages before the first reply that the user reacts to.
+        attempt: How often this turn was sampled before and could not be used. Each attempt draws anew.
     """
 
     intent: Intent
     messages: tuple[Message, ...]
     seed: int
     start: int = 1
+    attempt: int = 0
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """The pieces of the problem that the user has still to tell."""
+        return self.intent.shards[sum(message["role"] == "user" for message in self.messages[self.start :]) :]
 
 
 @dataclass(frozen=True)
 class UserTurn:
     """A user's message, or the end of the conversation, or the reason (`failure`) why there is neither.
 
-    Of a class of one's own, an empty message is a failure.
+    A failure whose reason begins with "user_" concerns the text, and the turn is sampled again.
     """
 
     text: str = ""
@@ -106,9 +113,4 @@ class ShardedUser:
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
         """Return the next shard of each conversation."""
-        turns = []
-        for request in requests:
-            told = sum(message["role"] == "user" for message in request.messages[request.start :])
-            left = request.intent.shards[told:]
-            turns.append(UserTurn(left[0]) if left else UserTurn(ended=True))
-        return turns
+        return [UserTurn(request.untold[0]) if request.untold else UserTurn(ended=True) for request in requests]

@@ -30,6 +30,7 @@ FROM_ABOVE = {
     "train/users.py": {"probe/judges/labels.py", "probe/judges/rules.py", "probe/report/comparison.py"},
     "data_builders/dialogue/conversation.py": {"probe/judges/labels.py", "probe/judges/rules.py"},
     "data_builders/dialogue/prompts.py": {"probe/judges/llm.py"},
+    "data_builders/dialogue/replies.py": {"probe/judges/labels.py", "probe/judges/rules.py"},
 }
 HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "transformers", "trl", "vllm", "wandb"}
 # A trainer callback or a tensor class needs its base class at import. These modules are themselves imported late.

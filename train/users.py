@@ -29,7 +29,7 @@ from statistics import fmean
 from typing import Any
 
 from nextturn.data_builders.dialogue.checks import Proposal, values
-from nextturn.data_builders.dialogue.replies import out_of_role
+from nextturn.data_builders.dialogue.replies import unfit_user_turn
 from nextturn.data_builders.dialogue.roles import LocalWeights
 from nextturn.data_builders.recipe import SimulatorSection, Written
 from nextturn.data_builders.simulators import PieceTeller, open_simulator
@@ -112,7 +112,7 @@ def _rate(pairs: Iterable[tuple[Point, bool | None]]) -> Estimate:
 
 def _in_voice(point: Point, turn: UserTurn) -> bool | None:
     """Return whether a turn is in a user's voice; None: the rules cannot say, as in other languages than English."""
-    if turn.failure or out_of_role(turn.text):
+    if turn.failure or unfit_user_turn(turn.text, point.request.messages):
         return False
     label = RulesJudge().verdict(Case(point.request.messages, turn.text)).label
     return None if label is None else label in ROLE_CONSISTENT
@@ -173,7 +173,7 @@ def read_data(path: str | None) -> list[Row]:
 def section_of(name: str, dtype: Any = "auto") -> SimulatorSection:
     """Return the simulator of an argument: a class, the folder of a user model, or a chat model that is prompted once."""
     if ":" in name:
-        return SimulatorSection(engine=name)
+        return SimulatorSection(engine=name, tries=1)
     engine = "adapter" if user_model_info(Path(name)) else "hf"
     return SimulatorSection(engine=engine, model=name, tries=1, max_tokens=128, dtype=dtype)
 
@@ -209,7 +209,7 @@ def main(argv: Sequence[str]) -> None:
         with open_simulator(section, options.seed, name, options.out and options.out / "stored") as simulator:
             turns[name] = simulator.turns([point.request for point in points])
             users[name] = figures(points, turns[name])
-            played = simulator.others if isinstance(simulator, PieceTeller) else simulator
+            played = simulator.own.others if isinstance(simulator.own, PieceTeller) else simulator.own
             weights = getattr(getattr(played, "model", played), "weights", None)
             if isinstance(weights, LocalWeights):
                 users[name]["perplexity"] = perplexity(weights, rows, getattr(played, "intents", True))

@@ -24,7 +24,7 @@ from typing import Any
 from nextturn.data_builders.dialogue import checks
 from nextturn.data_builders.dialogue.checks import Proposal
 from nextturn.data_builders.dialogue.prompts import Prompt, assistant_prompt, copies_example, prompt
-from nextturn.data_builders.dialogue.replies import Parsed, Reply, out_of_role, read_assistant, same_words, tagged
+from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant, same_words, tagged
 from nextturn.data_builders.dialogue.roles import COUNTS, Answer, Ask, ChatModel, LocalModel
 from nextturn.data_builders.recipe import ROLES, Dialogue
 from nextturn.data_builders.tasks import Conversation, Gap, Task
@@ -385,8 +385,6 @@ def unfit_solution(draft: Draft, text: str) -> str:
 def unfit_turn(draft: Draft, text: str) -> str:
     """Return why a user turn cannot be used, or ""."""
     said = "\n".join(message["content"] for message in draft.messages)
-    if reason := out_of_role(text):
-        return reason
     if len(text.split()) > _LONGEST_TURN:
         return "too_long"
     if any(same_words(text, message["content"]) for message in draft.messages):
@@ -445,8 +443,6 @@ def tells(draft: Draft, text: str) -> str:
     gap = draft.gap
     assert gap is not None
     wanted = checks.values(gap.value)
-    if reason := out_of_role(text):
-        return reason
     if not wanted or not wanted <= checks.values(text) or len(text.split()) > _LONGEST_TURN:
         return "not_told"
     return "invents_number" if checks.values(text) - checks.values(draft.task.question) - {1.0, 2.0} else ""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from nextturn.data_builders.dialogue.prompts import still_hidden
+from nextturn.data_builders.recipe import wordings
 from nextturn.probe.conversations import Message, after_thinking
 from nextturn.probe.grading import lenient_answer, outcome, strict_answer
-from nextturn.probe.text import content_stems, ngrams, phrases, stems
+from nextturn.probe.judges.labels import Case
+from nextturn.probe.judges.rules import Turn, settle
+from nextturn.probe.text import content_stems, ngrams, phrases, stems, words
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,14 @@ _LABEL = re.compile(
     r"|<\|[^|<>]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|</?(?:user|assistant|chat|message|reply|problem|text|answer)>|\[/?INST\]",
     re.IGNORECASE | re.MULTILINE,
 )
-_ANSWERING = re.compile(
-    r"\\boxed|\bas an ai\b|\bhow (?:can|may) i (?:help|assist)|\bi hope (?:this|that|it) helps|\bfeel free to\b"
-    r"|\blet me know if you\b|\b(?:happy|glad) to (?:help|assist|explain)|\blet'?s (?:solve|break (?:this|it) down)"
-    r"|\bhere(?:'s| is) (?:the|a|your|how) (?:full |complete |step-by-step )?(?:solution|breakdown|explanation)",
-    re.IGNORECASE,
-)
 _OTHER_SCRIPT = re.compile(r"[\u0400-\u04ff\u0600-\u06ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
+# "###DONE###", "[END OF CHAT]", "<<STOP>>", and a line of its own after the message: "TERMINATE".
+_END_WORDS = r"(?:END|DONE|STOP|TERMINATED?|FINISH(?:ED)?|EXIT|QUIT|COMPLETED?|EO[SCT])"
+_END_MARK = re.compile(
+    rf"(?:#+|\[+|<+\|?|\{{+|\*\*|={{2,}}|-{{3,}})\s*/?(?:\w+[ _-]){{0,2}}{_END_WORDS}(?:[ _-]\w+){{0,3}}\s*(?:[\]>|}}#*=-]|$)"
+    rf"|\n\W*{_END_WORDS}(?:[ _-](?:OF|THE|CHAT|CONVERSATION|DIALOG(?:UE)?|SESSION))*\W*$|(?i:</?(?:end|done|stop)\s?/?>)"
+)
+_REPEATED_WORDS = 6
 # A user who shows an attempt may write a line or two of it.
 _SOLVING_AT_LEAST, _EQUATIONS_AT_LEAST = 3, 4
 _COPIED_WORDS, _COPIED_SHARE, _COPIED_LEAST = 14, 0.6, 6
@@ -95,13 +100,10 @@ def tagged(reply: Reply, tag: str) -> Parsed:
 
 
 def read_message(reply: Reply) -> Parsed:
-    """Return a user's message, which may be the last <message> of the reply."""
+    """Return a user's message, which may be the last <message> of the reply. `unfit_user_turn` checks it."""
     whole, unusable = read_reply(reply)
-    if unusable:
-        return Parsed(whole, unusable)
     found = _MESSAGE.findall(whole)
-    text = (found[-1] if found else whole).strip()
-    return Parsed(text, out_of_role(text))
+    return Parsed((found[-1] if found and not unusable else whole).strip(), unusable)
 
 
 def read_user(reply: Reply, hidden: Sequence[str], question: str, messages: Sequence[Message]) -> Parsed:
@@ -118,19 +120,48 @@ def read_user(reply: Reply, hidden: Sequence[str], question: str, messages: Sequ
     return parsed
 
 
-def out_of_role(text: str) -> str:
-    """Return why no user would write this text, or ""."""
-    if not text:
+@cache
+def _phrases(name: str) -> re.Pattern[str]:
+    """Return a group of user_turns.yaml as a pattern."""
+    lines = wordings("user_turns.yaml")[name].splitlines()
+    return re.compile("|".join(lines), re.IGNORECASE | re.MULTILINE)
+
+
+def unfit_user_turn(text: str, messages: Sequence[Message]) -> str:
+    """Return why no user would write this text after `messages`, or "".
+
+    Every turn of a simulated user passes this check, whatever writes it. Below 1% of true user turns are refused.
+    """
+    if not text.strip():
         return EMPTY
     if _LABEL.search(text):
         return ROLE_LABEL
-    if _OTHER_SCRIPT.search(text):
+    if _END_MARK.search(text):
+        return "end_mark"
+    before = "\n".join(message["content"] for message in messages)
+    if _OTHER_SCRIPT.search(text) and not _OTHER_SCRIPT.search(before):
         return "foreign"
-    equations = sum("=" in line for line in text.split("\n"))
-    solving = len(phrases("solving").findall(text))
-    if _ANSWERING.search(text) or solving >= _SOLVING_AT_LEAST or equations >= _EQUATIONS_AT_LEAST:
+    label, rule = settle(Turn(Case(tuple(messages), text))) or (None, "")
+    roles = {role.lower() for found in _phrases("roles").findall(text) for role in found}
+    if label == "meta_planning" or _phrases("notes").search(text) or any(role not in before.lower() for role in roles):
+        return "meta_planning"
+    if _as_assistant(text):
         return "as_assistant"
-    return ""
+    if label == "malformed" and rule != "mostly symbols":  # which may be a formula
+        return "malformed"
+    said = words(text)
+    again = len(said) >= _REPEATED_WORDS and any(words(other) == said for other in _by(messages, "user"))
+    return "repeats" if again or label == "assistant_restatement" else ""
+
+
+def _as_assistant(text: str) -> bool:
+    """Return True if the text solves, explains or offers help as an assistant does."""
+    equations = sum("=" in line for line in text.split("\n"))
+    offers = len(phrases("assistant").findall(text)) + len(_phrases("checks").findall(text))
+    points = len(phrases("solving").findall(text)) + offers
+    if _phrases("answering").search(text) or (_phrases("opening").match(text) and points + equations > 0):
+        return True
+    return points >= _SOLVING_AT_LEAST or equations >= _EQUATIONS_AT_LEAST or offers >= 2
 
 
 def _copies(text: str, question: str) -> bool:
@@ -145,13 +176,15 @@ _NUMBER = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
 
 
 def read_judge(reply: Reply) -> Parsed:
-    """Return the last verdict of a judge's reply; unusable without a number from 1 to 5."""
+    """Return the last verdict of a judge's reply; unusable if the reply was cut, or has no number from 1 to 5."""
     text, unusable = read_reply(reply)
+    if unusable == CUT:  # a verdict in it is a draft
+        return Parsed(text, CUT)
     marks = list(_MARK.finditer(text))
     found = _NUMBER.match(text, marks[-1].end()) if marks else None
     if found is not None:
         return Parsed(text, verdict=int(found.group(1)))
-    return Parsed(text, unusable if unusable and unusable != EMPTY else "no_verdict")
+    return Parsed(text, "no_verdict")
 
 
 def from_verdict(verdict: int) -> float:

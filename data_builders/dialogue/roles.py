@@ -36,6 +36,11 @@ Prompted = tuple[tuple[Message, ...], int, float]
 """A chat that is sent: its messages, the seed and the temperature."""
 
 
+def again_at(temperature: float, attempt: int) -> float:
+    """Return the temperature of an attempt, counted from 0: above 0 after the first."""
+    return max(temperature, _RETRY_TEMPERATURE if attempt else 0.0)
+
+
 @dataclass(frozen=True)
 class Ask:
     """A reply that is wanted.
@@ -44,11 +49,18 @@ class Ask:
         messages: The chat; the last message is the user's.
         read: Parses a reply and decides whether it can be used.
         seed: Returns the seed of an attempt, counted from 0.
+        tried: Attempts before this one.
     """
 
     messages: tuple[Message, ...]
     read: Callable[[Reply], Parsed]
     seed: Callable[[int], int]
+    tried: int = 0
+
+    def prompted(self, attempt: int, temperature: float) -> Prompted:
+        """Return what is sent in an attempt; a further one has another seed and a temperature above 0."""
+        attempt += self.tried
+        return self.messages, self.seed(attempt), again_at(temperature, attempt)
 
 
 @dataclass
@@ -89,8 +101,7 @@ class ChatModel:
         answers = [Answer() for _ in asks]
         wanted, ends = list(range(len(asks))), None if limit_s is None else time.monotonic() + limit_s
         for attempt in range(tries if asks else 0):
-            temperature = max(self.section.temperature, _RETRY_TEMPERATURE if attempt else 0.0)
-            chats = [(asks[index].messages, asks[index].seed(attempt), temperature) for index in wanted]
+            chats = [asks[index].prompted(attempt, self.section.temperature) for index in wanted]
             again = []
             for index, reply in zip(wanted, self.replies(chats, ends), strict=True):
                 answer = answers[index]

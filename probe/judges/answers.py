@@ -36,7 +36,7 @@ _CUT = "The reply reached its token limit, so that it may end in the middle of a
 
 def answer_case(item: Item, reply: str, cut: bool) -> Case:
     """Return a reply to an item with its reference as a case for `AnswerJudge`; what the model thought is left out."""
-    reference = item.answer or ""
+    reference = " or ".join((item.answer or "", *item.aliases))
     if item.options:
         reference = f"({reference}) {item.options[ord(reference) - ord('A')]}"
     return Case((*item.messages, {"role": "reference", "content": reference}), after_thinking(reply) or "", cut)
@@ -50,11 +50,11 @@ class AnswerJudge(LlmJudge):
     """
 
     name = "answers"
-    prompt_version = "1"
+    prompt_version = "2"
     """Changes with every word of the prompt and with every rule that reads the reply."""
     forgiven = (None,)
     """A reply without a verdict is a failure, since its answer counts as wrong."""
-    fewest = 1
+    fewest = 5
 
     def __init__(self, server: ServerSection) -> None:
         super().__init__(server.model_copy(update={"verdict": "text"}))

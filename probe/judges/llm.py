@@ -20,7 +20,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -46,7 +45,7 @@ FEWEST_FOR_A_SHARE = 20
 
 NO_VERDICT = "no_verdict"
 CUT_OFF = "cut_off"
-"""The reply reached max_tokens before its verdict, as replies of models that think at length do."""
+"""The reply reached max_tokens, as replies of models that think at length do."""
 OFF_LABEL = "off_label"
 """Most of the probability lies on other tokens than the nine letters, as with models that think before they answer."""
 
@@ -124,8 +123,9 @@ class LlmJudge:
             return Verdict(None, reply.failure or BAD_REPLY, reply.detail)
         if self._by_probability:
             return weigh(first_token(reply.body) or [])
-        verdict = self.read(content(reply.body) or "")
-        return replace(verdict, unscored=CUT_OFF) if verdict.label is None and cut_off(reply.body) else verdict
+        text = content(reply.body) or ""
+        # What a cut reply says of a verdict is a draft.
+        return Verdict(None, CUT_OFF, text) if cut_off(reply.body) else self.read(text)
 
     def _body(self, case: Case) -> dict[str, Any]:
         message = {"role": "user", "content": self.prompt(case)}

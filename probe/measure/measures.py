@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 from nextturn.probe import grading
@@ -79,6 +80,13 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
     """
     if item.answer is None:
         raise ValueError(f"item {item.id} has no answer to grade against")
+    if item.aliases:
+        each = [
+            grade_answer(replace(item, answer=answer, aliases=()), reply, grader)
+            for answer in (item.answer, *item.aliases)
+        ]
+        best = max(each, key=lambda graded: graded["strict"] + graded["lenient"])
+        return {**best, "strict": any(one["strict"] for one in each)}
     text, truncated = reply.text, reply.finish == "length"
     graded_as = answer_kind(item) if grader is None else "grader"
     if item.options:

@@ -50,7 +50,7 @@ from nextturn.probe.measure.several_turns import doubted_rows, sharded_rows
 from nextturn.probe.measure.store import RunStore, StoredJudge
 from nextturn.probe.models import ModelFolder, ModelInfo
 from nextturn.probe.recipe import load_named, recipe_dict
-from nextturn.probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, sets_hash
+from nextturn.probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, remarks, sets_hash
 from nextturn.probe.settings import BY_JUDGE, Measure, ProbeSection, ServerSection, SetSection
 from nextturn.probe.shards import Shards, read_shards, split
 from nextturn.probe.simulation import ShardedUser
@@ -83,6 +83,10 @@ class LoadedSet:
     """Decides whether replies are right, in place of the readings."""
     by_judge: bool = False
     """The model behind `judge_server` decides whether answers are right."""
+    left_out: tuple[str, ...] = ()
+    """Why rows of a set of the hub were left out."""
+    remarks: tuple[str, ...] = ()
+    """Lines for the plan."""
 
     @property
     def questions(self) -> list[str]:
@@ -210,8 +214,11 @@ def run_probe(
                 given = zip(loaded.items, answers[loaded.name], strict=True)
                 to_grade = [answer_case(item, reply.text, reply.finish == "length") for item, reply in given]
                 of_set = collect(graders.stream(to_grade), len(to_grade), f"answers of {loaded.name} graded")
-                if failed := sum(verdict.label is None for verdict in of_set):
-                    say(f"set {loaded.name!r}: {failed} of {len(of_set)} answers got no verdict and count as wrong")
+                if failed := Counter(verdict.unscored for verdict in of_set if verdict.label is None):
+                    why = ", ".join(f"{reason} {count}" for reason, count in failed.most_common())
+                    say(
+                        f"set {loaded.name!r}: {failed.total()} of {len(of_set)} answers got no verdict ({why}) and count as wrong"
+                    )
                 grades[loaded.name] = of_set
 
     # Figures: every reply is graded, and the rows are counted.
@@ -239,7 +246,8 @@ def run_probe(
         "cache_hits": stored.hits,
     }
     check()
-    return store.finish({**figures(rows), "timing": timing})
+    left_out = {loaded.name: len(loaded.left_out) for loaded in sets if loaded.left_out}
+    return store.finish({**figures(rows), **({"left_out": left_out} if left_out else {}), "timing": timing})
 
 
 def _prompts(loaded: LoadedSet, system_prompt: str | None) -> list[tuple[Message, ...]]:
@@ -332,6 +340,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
         replies = "its own replies" if loaded.transcript else f"at most {of_set.answers} prompts"
         pieces = f"; {sum(map(bool, loaded.shards))} of {len(loaded.items)} told in pieces" if loaded.shards else ""
         lines.append(f"set       {loaded.name}: {replies} for {', '.join(loaded.measures)}{pieces}")
+        lines += [f"          {loaded.name}: {remark}" for remark in loaded.remarks]
         if how := describe_grading(loaded):
             lines.append(f"graded    {loaded.name}: {how}")
     if probe.perturbations:
@@ -407,13 +416,18 @@ def sets_within_reach(
 
 def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
     path = locate(name, section.path)
-    first = next((row for _, row in read_rows(path, section.columns)), {})
-    if "underspecified" in first:
+    rows = [row for _, row in read_rows(path, section.columns)]
+    if rows and "underspecified" in rows[0]:
         if section.measures not in (None, ("clarify",)):
             raise DataError(f"{path}: pairs of problems can only measure clarify, not {', '.join(section.measures)}")
         pairs = choose(read_pairs(path, section.columns), section.n, probe.seed)
         return LoadedSet(name, (), tuple(pairs), ("clarify",))
-    items = choose(read_items(path, section.instruction, section.transcript, section.columns), section.n, probe.seed)
+    # Nobody here can mend a row of the hub.
+    left_out: list[str] | None = None if section.path and Path(section.path).exists() else []
+    items = read_items(path, section.instruction, section.transcript, section.columns, left_out)
+    if left_out:
+        say(f"set {name!r}: {len(left_out)} of {len(rows)} rows left out, the first: {left_out[0]}")
+    items = choose(items, section.n, probe.seed)
     answered = all(item.answer is not None for item in items) and not section.transcript
     shards: tuple[Shards | None, ...] = ()
     measures = section.measures or (("accuracy", "followup") if answered else ("followup",))
@@ -445,7 +459,7 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
         raise DataError(f"probe.sets.{name}: with `grader: judge` only accuracy and followup can be measured")
     loaded = LoadedSet(
         name, tuple(items), (), measures, section.transcript, section.instruction, shards, tuple(doubted),
-        _grader(section), by_judge,
+        _grader(section), by_judge, tuple(left_out or ()), () if section.transcript else tuple(remarks(rows, section.columns)),
     )  # fmt: skip
     if _words_by_rules(loaded):
         say(f"set {name!r}: answers graded as {describe_grading(loaded)}")

@@ -52,7 +52,7 @@ def sharded_rows(
         items: Each item with its pieces and the reply to the whole problem.
         instruction: Added to the first message, as it is to the whole problem.
         simulator: Tells the facts; `ShardedUser` tells one a turn. A conversation that it does not end has at most twice as
-            many turns as the item has pieces.
+            many turns as the item has pieces. One that it ends before the last fact counts as not ended.
     """
     ending = f"\n\n{instruction}" if instruction else ""
     before = [item.messages[:-1] for item, _, _ in items]  # a system message
@@ -75,8 +75,8 @@ def sharded_rows(
             start = len(before[place]) + 1
             requests.append(UserRequest(intent, tuple(chats[place]), item_seed(seed, name, item.id, "sharded"), start))
         still_open = []
-        for place, said in zip(open_, simulator.turns(requests), strict=True):
-            ended[place] = said.ended
+        for place, request, said in zip(open_, requests, simulator.turns(requests), strict=True):
+            ended[place] = said.ended and not request.untold
             if not (said.ended or said.failure) and turn < 2 * (1 + len(items[place][1].facts)):
                 chats[place].append(user(said.text))
                 still_open.append(place)

@@ -27,6 +27,7 @@ from nextturn.data_builders.dialogue.roles import Ask, ChatModel, LocalModel
 from nextturn.data_builders.quality import Quality, QualityFilter
 from nextturn.data_builders.recipe import DataRecipe, Dialogue, Output, RoleSection, Source, shaping
 from nextturn.data_builders.rows import rl_rows
+from nextturn.data_builders.simulators import CheckedSimulator
 from nextturn.data_builders.tasks import Conversation, Gap, Task
 from nextturn.probe.conversations import assistant, user
 from nextturn.probe.errors import SettingsChanged
@@ -110,7 +111,8 @@ def made(
     policy: ChatModel, simulator: Any, task: Task = TASK, *others: Task, **settings: Any
 ) -> list[list[Conversation]]:
     dialogue = Dialogue(**{"policy": ROLE, "tries": 2, "withheld": 0.0, "candidates": 2, **settings})
-    return ConversationMaker(dialogue, policy, simulator, seed=1).conversations([task, *others])
+    checked = CheckedSimulator(simulator, 1)
+    return ConversationMaker(dialogue, policy, checked, seed=1).conversations([task, *others])
 
 
 def texts(conversation: Conversation) -> list[str]:
@@ -306,12 +308,6 @@ def draft(*turns: str) -> Draft:
     [
         (unfit_turn, draft(), WHY, ""),
         (unfit_turn, draft(), "Ann has 60 there. Why?", ""),
-        (unfit_turn, draft(), "User: why?", "role_label"),
-        (unfit_turn, draft(), "why<|im_end|>", "role_label"),
-        (unfit_turn, draft(), "", "empty"),
-        (unfit_turn, draft(), "\u4f60\u597d 5", "foreign"),
-        (unfit_turn, draft(), "a = 1\nb = 2\nc = 3\nd = 4", "as_assistant"),
-        (unfit_turn, draft(), "so $\\boxed{53}$", "as_assistant"),
         (unfit_turn, draft(), LONG, "too_long"),
         (unfit_turn, draft(), QUESTION, "repeats"),
         (unfit_turn, draft(), "and how many does Kofi have?", "other_names"),
@@ -440,6 +436,7 @@ def test_a_name_that_copies_an_example_is_asked_for_again() -> None:
 def test_the_last_verdict_counts_and_only_whole_numbers(reply: str, verdict: int | None) -> None:
     parsed = read_judge(Reply(reply))
     assert parsed.verdict == verdict and bool(parsed.unusable) == (verdict is None)
+    assert read_judge(Reply(reply, cut=True)).verdict is None
 
 
 def test_further_attempts_have_another_seed_and_a_higher_temperature() -> None:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from nextturn.data_builders.build import with_simulator
 from nextturn.data_builders.dialogue.prompts import EXAMPLES
-from nextturn.data_builders.dialogue.replies import Reply
+from nextturn.data_builders.dialogue.replies import Reply, unfit_user_turn
 from nextturn.data_builders.dialogue.roles import ChatModel
-from nextturn.data_builders.recipe import DataRecipe, Dialogue, Output, RoleSection, SimulatorSection, Source
+from nextturn.data_builders.recipe import DataRecipe, Dialogue, Output, RoleSection, SimulatorSection, Source, Written
 from nextturn.data_builders.simulators import (
+    CheckedSimulator,
     PieceTeller,
     PromptedSimulator,
     ScriptedSimulator,
@@ -24,6 +25,7 @@ from nextturn.data_builders.simulators import (
     open_simulator,
 )
 from nextturn.data_builders.user import ScriptedUser
+from nextturn.data_builders.written import written
 from nextturn.probe.chat import Chat
 from nextturn.probe.conversations import assistant, user
 from nextturn.probe.engines.base import Completion, Request
@@ -112,7 +114,7 @@ class Says(ChatModel):
 def prompted(*says: str | Reply, request: UserRequest = ASKED, **section: Any) -> tuple[UserTurn, list[Any]]:
     model = Says(*says)
     given = SimulatorSection(engine="openai", server=SERVER, **section)
-    (turn,) = PromptedSimulator(model, given).turns([request])
+    (turn,) = CheckedSimulator(PromptedSimulator(model, given), given.tries).turns([request])
     return turn, model.chats
 
 
@@ -127,8 +129,8 @@ SENTENCE = replace(
     [
         (["<message>3 of them</message>"], ASKED, UserTurn("3 of them"), 1),
         (["Assistant: sure.", "", "<message>3 bags</message>"], ASKED, UserTurn("3 bags"), 3),
-        (["User: no"], ASKED, UserTurn(failure="simulator_role_label"), 3),
-        ([INTENT.problem], ASKED, UserTurn(failure="simulator_copies_problem"), 3),
+        (["User: no"], ASKED, UserTurn("User: no", failure="user_role_label"), 3),
+        ([INTENT.problem], ASKED, UserTurn(INTENT.problem, failure="user_copies_problem"), 3),
         ([GOAL], replace(ASKED, intent=SENTENCE), UserTurn(GOAL), 1),  # a sentence is revealed by copying it
         (["Thanks! <end>"], ASKED, UserTurn(ended=True), 1),
         ([Reply("", failure="timeout")], ASKED, UserTurn(failure="simulator_timeout"), 1),
@@ -182,23 +184,24 @@ def test_a_user_model_continues_the_users_turn_after_the_intent(user_model: Any,
     asked: list[Request] = []
 
     def stream(requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        again = len(asked) >= 3
         asked.extend(requests)
         made = [Completion(" it is 3\n", 3, "stop"), Completion("", 1, "stop"), Completion("it is", 6, "length")]
-        yield from reversed(list(enumerate(made)))
+        yield from [(0, made[2])] if again else reversed(list(enumerate(made)))
 
     requests = [ASKED, replace(SOLVED, seed=7), replace(ASKED, seed=6)]
     with open_simulator(user_model(intents=intents), 1, "simulator") as simulator:
-        weights = simulator.others.weights
+        weights = simulator.own.others.weights
         chat, weights.stream = weights.chat, stream
         turns = simulator.turns(requests)
     assert turns == [UserTurn("it is 3"), UserTurn(ended=True), UserTurn(failure="user_cut")]
-    for request, sent in zip(requests, asked, strict=True):
+    for request, sent in zip([*requests, *requests[2:] * 2], asked, strict=True):
         views = [
             [{"role": "system", "content": intent_text(request.intent, casual)}] * intents for casual in (True, False)
         ]
         assert sent.prompt_ids in [chat.user_prefix_ids([*view, *request.messages]) for view in views]
         assert sent.max_tokens == 6
-    assert len({sent.seed for sent in asked}) == 3
+    assert len({sent.seed for sent in asked}) == 5, "a turn that was cut is drawn again with other seeds"
 
 
 def test_an_intent_states_the_wish_and_what_is_still_withheld() -> None:
@@ -235,7 +238,7 @@ def test_a_class_of_ones_own_is_opened_with_its_options_and_closed(tmp_path: Pat
     section = SimulatorSection(engine="own_user:User", options={"text": "how?"})
     with open_simulator(section, 1, "simulator") as simulator:
         assert simulator.turns([ASKED]) == [UserTurn("how? (2)")]
-    assert simulator.own.closed == 1
+    assert simulator.own.own.closed == 1
 
 
 @pytest.mark.parametrize(
@@ -301,8 +304,7 @@ def test_a_class_that_raises_is_named_and_a_server_that_is_gone_stays_what_it_is
 
 
 def test_an_empty_turn_is_a_failure_and_without_requests_a_class_is_not_called() -> None:
-    ended = UserTurn(ended=True)
-    assert turns_of([UserTurn(" "), ended], ASKED, SOLVED) == [UserTurn(failure="user_empty"), ended]
+    assert turns_of([UserTurn(" ")], ASKED) == [UserTurn(" ", failure="user_empty")]
     assert turns_of(OSError("called")) == []
 
 
@@ -325,6 +327,63 @@ def test_the_example_of_the_recipes_complains_reveals_and_leaves(monkeypatch: An
     assert turns[0] == UserTurn(INTENT.reveal)
     assert turns[1].text and not turns[1].ended and again == [turns[1]]
     assert turns[2:] == [UserTurn(ended=True)] * 2
+
+
+# --- The check of every turn, whoever writes it.
+
+TANK = (
+    user("A tank holds 240 litres and loses 8 a minute. When is it half empty?"),
+    assistant("120 / 8 = 15. So \\boxed{15}."),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "unfit"),
+    [
+        *((text, "") for text in (
+            "why 120?", "$120/8=15$, right?", "I got 30 = 240 / 8. Where did I go wrong?", "ok done, and for 10 a minute?",
+            "To be sure: does it matter that the tank is round?", "Sorry, 9 a minute.", "Please stop at the first step.",
+        )),
+        *((text, "meta_planning") for text in (  # a scratchpad after the message
+            "why 120?\n\n[The pupil is still unsure and should not give in yet.]", "why /8?\n\nScratchpad: ask for the unit next",
+            "Where is the 8 from?\n<notes>beginner</notes>", "is it minutes?\n// stays in character",
+        )),
+        *((text, "meta_planning") for text in (  # a plan before it
+            "I should act surprised by the 15. Really 15?", "Plan: doubt it once.\nReally 15?",
+            "Okay, the assistant has solved it, so a question about the half. why half?",
+        )),
+        *((text, "as_assistant") for text in (  # the assistant's role
+            "Certainly! Half of 240 is 120, and 120 / 8 = 15.", "You're welcome! Anything else I can do?", "so $\\boxed{15}$",
+            "Good question! We need to halve it.", "a = 1\nb = 2\nc = 3\nd = 4",
+        )),
+        *((text, "end_mark") for text in (
+            "Thanks. ###STOP###", "got it [CHAT_END]", "ok, bye\nTERMINATE", "thank you <<DONE>>", "fine **END OF CHAT**", "thanks </done>",
+        )),
+        *((text, "role_label") for text in ("User: why?", "why<|im_end|>")),
+        ("", "empty"),
+        ("\u4f60\u597d 5", "foreign"),
+        (TANK[0]["content"], "repeats"),
+        ("why half of it " * 9, "malformed"),
+    ],
+)  # fmt: skip
+def test_a_turn_that_no_user_writes_is_refused_whoever_wrote_it(text: str, unfit: str) -> None:
+    turn = CheckedSimulator(Returns([UserTurn(text)]), 1).turns([replace(ASKED, messages=TANK)])[0]
+    assert turn == UserTurn(text, failure=f"user_{unfit}" * bool(unfit))
+
+
+@pytest.mark.parametrize(("told", "failure"), [(0, "user_ended_early"), (1, "user_ended_early"), (2, "")])
+def test_a_user_who_leaves_before_the_last_piece_has_failed(told: int, failure: str) -> None:
+    pieces = replace(INTENT, shards=("It has 3 bags.", "Each bag has 4."))
+    messages = (*CHAT, *[message for text in pieces.shards[:told] for message in (user(text), assistant("Ok."))])
+    leaves = CheckedSimulator(Returns([UserTurn(ended=True)]), 2)
+    assert [turn.failure for turn in leaves.turns([UserRequest(pieces, messages, 0)])] == [failure]
+
+
+def test_hardly_any_true_turn_of_the_written_conversations_is_refused() -> None:
+    talks = [talk.messages for talk in written(Written(), seed=7)]
+    turns = [(talk[:at], talk[at]["content"]) for talk in talks for at in range(2, len(talk), 2)]
+    refused = [text for before, text in turns if unfit_user_turn(text, before)]
+    assert len(turns) > 500 and len(refused) < 0.01 * len(turns), refused
 
 
 # --- The section.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.probe.conversations import NO_REACTION, NO_TEXT, TOOLS, Transcript, check_messages, take_apart
+from nextturn.probe.conversations import EMPTY, NO_REACTION, NO_TEXT, TOOLS, Transcript, check_messages, take_apart
 from nextturn.probe.errors import DataError
 from nextturn.probe.sets import Item, read_items
 from support.commands import ROOT
@@ -49,6 +50,11 @@ LONG = [system("Be kind."), user("a"), assistant("b"), user("c"), assistant("d")
         ({"messages": [system("s"), system("s2"), user("a"), assistant("b"), system("t"), user("c"), assistant("d"), user("e")]},
          [system("s\n\ns2\n\nt"), user("a"), assistant("b"), user("c")], "d", "e"),
         ({"messages": [user("a"), assistant("b"), system("rated 1 of 5"), user("c"), system("closed")]}, [user("a")], "b", "c"),
+        # A refusal, and parts of a message, in OpenAI's two forms.
+        ({"messages": [user("a"), {"role": "assistant", "content": None, "refusal": "no"}, user("c")]}, [user("a")], "no", "c"),
+        ({"messages": [turn("user", [{"type": "input_text", "text": "a"}]), turn("assistant", [
+            {"type": "output_text", "text": "b"}, {"type": "refusal", "refusal": "no more"}]), user("c")]},
+         [user("a")], "b\n\nno more", "c"),
         # An answer in two parts: its author had not seen what came between them.
         ({"messages": [user("a"), assistant("b"), system("rated 1 of 5"), assistant("d"), user("c")]}, [user("a")], "b\n\nd", "c"),
     ],
@@ -72,10 +78,13 @@ def test_any_split_conversation_is_valid_and_loses_nothing(turns: list[Any]) -> 
     transcript = take_apart(messages, "f:1")
     spoken = [message for message in messages if message["content"].strip() and message["role"] != "system"]
     roles = "".join(message["role"][0] for message in spoken).lstrip("a")
-    assert isinstance(transcript, Transcript) == ("ua" in roles and "u" in roles[roles.index("ua") + 1 :])
-    if not isinstance(transcript, Transcript):
-        assert transcript == NO_REACTION
+    heard = [message for message in messages if message in spoken or message["role"] == "assistant"]
+    unanswered = re.search("ue+u", "".join(message["role"][0] if message in spoken else "e" for message in heard))
+    reaction = "ua" in roles and "u" in roles[roles.index("ua") + 1 :]
+    if unanswered or not reaction:
+        assert transcript == (EMPTY if unanswered else NO_REACTION)
         return
+    assert isinstance(transcript, Transcript)
     whole = [*transcript.context, assistant(transcript.reply), user(transcript.actual)]
     assert check_messages(whole, "f:1") == tuple(whole)
     assert transcript.context[-1]["role"] == "user"
@@ -96,11 +105,14 @@ def test_conversations_without_anything_to_probe_are_left_out_and_counted(items:
         {"messages": [user("a"), {"role": "assistant", "content": None, "tool_calls": [{}]}, tool, assistant("b"), user("c")]},
         {"messages": [user("a"), assistant("b"), picture]},
         {"messages": [assistant("Hi!"), user("a"), assistant("b"), user("c")]},
+        {"messages": [user("a"), {"role": "assistant", "content": None, "function_call": {"name": "f"}}, user("b"), *LONG]},
+        {"messages": [user("a"), {"role": "assistant", "content": "", "audio": {"transcript": "b"}}, user("c"), assistant("d"), user("e")]},
     ]  # fmt: skip
     assert [item.id for item in items(*rows)] == ["good", "6"]
     said = capsys.readouterr().out
-    assert "4 of 6 conversations left out: " in said
-    for reason, first in ((f"2 with {NO_REACTION}", 2), (f"1 with {TOOLS}", 4), (f"1 with {NO_TEXT}", 5)):
+    assert "6 of 8 conversations left out: " in said
+    counted = {NO_REACTION: (2, 2), TOOLS: (2, 4), NO_TEXT: (1, 5), EMPTY: (1, 8)}
+    for reason, first in ((f"{count} with {why}", first) for why, (count, first) in counted.items()):
         assert f"{reason} (first: line {first})" in said
     assert "1 conversations open with the assistant" in said
     items(rows[0])

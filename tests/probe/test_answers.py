@@ -269,6 +269,22 @@ def test_which_answers_are_words() -> None:
 @pytest.mark.parametrize(
     ("reply", "right"),
     [
+        ("seven", (True, True)),
+        (r"They are \boxed{7}.", (True, True)),
+        ("I count seven of them.", (False, True)),
+        ("eight", (False, False)),
+        ("", (False, False)),
+    ],
+)
+def test_any_of_several_answers_is_right(reply: str, right: tuple[bool, bool]) -> None:
+    item = Item("1", ({"role": "user", "content": "How many?"},), "7", aliases=("seven", "VII"))
+    graded = grade_answer(item, Completion(reply, 9, "stop"))
+    assert (graded["strict"], graded["lenient"]) == right
+
+
+@pytest.mark.parametrize(
+    ("reply", "right"),
+    [
         ("Paris", (True, True)),
         ("It may be Lyon, Paris or", (False, False)),
         ("The answer is Paris, since", (False, True)),

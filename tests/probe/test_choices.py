@@ -42,12 +42,34 @@ def test_gpqa_columns_become_a_lettered_question(tmp_path: Path) -> None:
         {"choices": ["x", "y", "z"], "answer": "y"},
         {"options": {"A": "x", "B": "y", "C": "z"}, "answer": "B"},
         {"choices": {"label": ["1", "2", "3"], "text": ["x", "y", "z"]}, "answer": "2"},
+        {"A": "x", "B": "y", "C": "z", "D": None, "answer": "B"},
+        {"option_a": "x", "option_b": "y", "option_c": "z", "answer": "y"},
+        {"opa": "x", "opb": "y", "opc": "z", "opd": float("nan"), "answer": 1},
+        {"choices": ["a. x", "b. y", "c. z"], "answer": "B"},
+        {"choices": ["(A) x", "(B) y", "(C) z"], "answer": "(B) y"},
+        {"choices": ["x", "y", "z"], "answer": ["y"]},
     ],
 )
 def test_the_answer_may_be_letter_number_label_or_text(row: dict[str, Any]) -> None:
     found = lettered(row, "Q?", "id", "f:1")
     assert found is not None and found.letter is not None
     assert found.options[LETTERS.index(found.letter)] == "y"
+
+
+@pytest.mark.parametrize(
+    ("options", "answer", "shown"),
+    [
+        (["4 m", "6 m", "8 m", "None of the above"], "D", None),
+        (["iron", "zinc", "both (A) and (B)", "tin"], "C", None),
+        (["red", "blue", "A or B", "neither A nor B"], "A", None),
+        (["A: 4", "B: 6", "C: 8", "D: 9"], "C", ["4", "6", "8", "9"]),
+        (["K", "B", "E", "D"], "B", None),
+    ],
+)
+def test_letters_that_mean_something_stay_where_they_are(options: list[str], answer: str, shown: Any) -> None:
+    for identity in "abcdef":
+        found = lettered({"choices": options, "answer": answer}, "Q?", identity, "f:1")
+        assert found is not None and (list(found.options), found.letter) == (shown or options, answer)
 
 
 def test_a_question_without_an_answer_is_asked_nevertheless(tmp_path: Path) -> None:
@@ -65,6 +87,11 @@ def test_a_question_without_an_answer_is_asked_nevertheless(tmp_path: Path) -> N
         ({"choices": ["x", "x"], "answer": "x"}, "'x' names several"),
         ({"choices": ["x"], "answer": "A"}, r"expected 2 to 26 options in a list, given \['x'\]"),
         ({"choices": ["x", ""], "answer": "A"}, "an option is ''"),
+        ({"choices": ["E", "B", "A"], "answer": "A"}, "'A' names several"),
+        ({"choices": ["3", "2", "1"], "answer": 1}, "1 names several"),
+        ({"choices": ["x", "y", "z"], "answer": 3}, "3 names none"),
+        ({"A": "x", "B": "y", "D": "z", "answer": "A"}, "options A, B, D"),
+        ({"option_a": "x", "option_b": ["y"], "answer": "A"}, r"an option is \['y'\]"),
     ],
 )
 def test_options_that_cannot_be_asked_are_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:

@@ -335,6 +335,25 @@ def test_a_model_that_refuses_sampling_settings_is_asked_without_them() -> None:
     assert {reply.failure for _, reply in replies} == {"refused"} and len(server.requests) == 5
 
 
+@pytest.mark.parametrize(
+    ("body", "counted", "warned"),
+    [
+        ({"messages": [{"role": "user", "content": "the gate is open and nobody came " * 300}]}, 1100, True),
+        ({"messages": [{"role": "user", "content": "the gate is open and nobody came " * 300}]}, 2200, False),
+        ({"messages": [{"role": "user", "content": "the gate is open"}] * 40}, 0, False),
+        ({"prompt": list(range(500))}, 120, True),
+        ({"prompt": list(range(500))}, 499, False),
+    ],
+)
+def test_a_server_that_counts_far_fewer_prompt_tokens_is_named_once(
+    body: dict[str, Any], counted: int, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reply = chat_reply("yes") | {"usage": {"prompt_tokens": counted}}
+    with Loopback({PATH: lambda seen: reply}) as server:
+        assert len(list(Client(section(server.url)).stream(PATH, [body] * 3))) == 3
+    assert capsys.readouterr().out.count(f"{counted:,} prompt tokens") == warned
+
+
 def test_too_many_failures_in_a_row_end_the_stream() -> None:
     with Loopback({PATH: lambda seen: Answer(404, {"error": {"message": "no such model"}})}) as server:
         with pytest.raises(EngineError, match="last 5 requests.*no such model.*/v1"):

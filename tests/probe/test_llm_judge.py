@@ -363,8 +363,17 @@ def test_a_share_of_failures_counts_from_twenty_verdicts(count: int, failing: in
         assert sum(verdict.unscored == "server_error" for verdict in verdicts) == failing
 
 
-@pytest.mark.parametrize("said", ["", "<think>It could be new_task, so VERDICT: new_task might", "The message asks"])
-def test_a_reply_cut_off_before_its_verdict_is_asked_for_once_and_told_apart(said: str) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "<think>It could be new_task, so VERDICT: new_task might",
+        "The message asks",
+        "It would be VERDICT: generic_filler if it only agreed. It names the 36, so",
+        "A first guess.\nVERDICT: role_drift\nOn second thoughts the user",
+    ],
+)
+def test_a_reply_cut_off_is_asked_for_once_and_its_draft_of_a_verdict_does_not_count(said: str) -> None:
     reply = chat_reply(said, finish="length")
     reply["choices"][0]["message"]["content"] = said or None
     with Loopback({"/chat/completions": lambda request: reply}) as server:

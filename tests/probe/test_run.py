@@ -400,6 +400,23 @@ class Says(Watched):
         yield from enumerate(said)
 
 
+def test_odd_rows_of_the_hub_are_left_out_and_counted_and_those_of_a_file_are_refused(
+    llama: Loaded, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"question": "Q?", "answer": "#### 5"},
+        {"question": "", "answer": "#### 6"},
+        {"question": "R?", "answer": None},
+    ]
+    monkeypatch.setattr("nextturn.probe.hub.hub_rows", lambda *asked: iter(rows))
+    section = ProbeSection(sets={"gsm8k": SetSection(measures=("accuracy",))}, judge="rules")
+    results = measure(llama, section, tmp_path / "out", Says([Completion("5", 3, "stop")]))
+    assert results["left_out"] == {"gsm8k": 2} and results["accuracy"]["gsm8k"]["n"] == 1
+    write_jsonl(tmp_path / "own.jsonl", rows)
+    with pytest.raises(DataError, match=r"own\.jsonl:2"):
+        load_sets(ProbeSection(sets={"own": SetSection(path=str(tmp_path / "own.jsonl"))}))
+
+
 def test_a_model_grades_where_the_set_says_so(llama: Loaded, tmp_path: Path) -> None:
     """Each reply is sent once, as data, with its question and its reference; a failed verdict counts as wrong and is told."""
     names = ("hedgehog", "otter", "badger", "mole", "stoat")

@@ -27,6 +27,7 @@ from nextturn.probe.sets import (
     read_items,
     read_pairs,
     read_problems,
+    remarks,
     sets_hash,
 )
 from nextturn.probe.settings import ProbeSection, SetSection
@@ -80,6 +81,13 @@ def items(tmp_path: Path) -> Callable[..., list[Item]]:
         ({"id": "first", "key": "second", "prompt": "P"}, Item("first", (user("P"),), None)),
         ({"id": None, "key": "second", "prompt": "P"}, Item("second", (user("P"),), None)),
         ({"id": 0, "prompt": "P"}, Item("0", (user("P"),), None)),
+        # What a question is about, and several right answers.
+        ({"context": "It rains. ", "question": "Why?", "answer": "rain"}, Item("1", (user("It rains.\n\nWhy?"),), "rain")),
+        ({"support": ["One.", "Two."], "passage": None, "question": "Why?", "answer": True},
+         Item("1", (user("One.\n\nTwo.\n\nWhy?"),), "True")),
+        ({"article": "Why?", "question": "Why?", "answer": 5}, Item("1", (user("Why?"),), "5")),
+        ({"question": "Q?", "answer": ["7", "seven", "7"]}, Item("1", (user("Q?"),), "7", aliases=("seven",))),
+        ({"messages": TALK, "answer": {"value": "5", "aliases": ["five", "V"]}}, Item("1", tuple(TALK), "5", aliases=("five", "V"))),
     ],
 )  # fmt: skip
 def test_each_form_of_row_is_read(items: Any, row: dict[str, Any], expected: Item) -> None:
@@ -110,6 +118,8 @@ BAD_ROWS = [
     ({"question": "Q?", "answer": ""}, "no final answer"),
     ({"question": "Q?", "answer": float("nan")}, "no final answer"),
     ({"problem": "P", "solution": "a long way\nwithout an end"}, "no final answer"),
+    ({"question": "Q?", "answer": []}, "no final answer"),
+    ({"question": "Q?", "answer": "5", "context": {"title": ["t"]}}, "the column `context`"),
 ]
 
 
@@ -159,6 +169,7 @@ def test_problems_keep_solution_level_and_subject(tmp_path: Path) -> None:
         {"question": "Q", "answer": "He has 2*3=<<2*3=6>>6.\n#### 6"},
         {"id": "z", "question": "Q", "answer": 0},
         {"question": "Q", "answer": "#### Step 1\nHe goes west.\n#### New York City"},
+        {"question": "Q", "answer": ["8", "eight"]},
     ]
     write_jsonl(path, rows)
     assert list(read_problems(path, "own")) == [
@@ -166,6 +177,7 @@ def test_problems_keep_solution_level_and_subject(tmp_path: Path) -> None:
         Problem("own-2", "Q", "6", "He has 2*3=6.", "own"),
         Problem("z", "Q", "0", "", "own"),
         Problem("own-4", "Q", "New York City", "#### Step 1\nHe goes west.", "own"),  # a heading is no answer
+        Problem("own-5", "Q", "8", "", "own"),
     ]
     assert {problem.source for problem in read_problems(path)} == {"train"}
     for row in ({"question": "Q"}, {"problem": "P", "solution": "no\nend"}, {"question": "Q", "answer": ""}):
@@ -186,10 +198,21 @@ def test_a_choice_keeps_the_order_and_depends_on_the_seed_alone(size: int, n: in
 def test_the_hash_tells_what_was_asked_apart() -> None:
     item = Item("1", (user("Q?"),), "5")
     changes: list[dict[str, Any]] = [{"id": "2"}, {"messages": (user("R?"),)}, {"answer": None}, {"reply": "a"}]
-    changes += [{"actual": "a"}, {"options": ("4", "5")}, {"options": ("5", "4")}]
+    changes += [{"actual": "a"}, {"options": ("4", "5")}, {"options": ("5", "4")}, {"aliases": ("five",)}]
     others = [replace(item, **change) for change in changes]
     assert sets_hash([item]) == sets_hash([Item("1", (user("Q?"),), "5")])
-    assert len({sets_hash(asked) for asked in ([item], *([other] for other in others), [item, others[0]], [])}) == 10
+    assert len({sets_hash(asked) for asked in ([item], *([other] for other in others), [item, others[0]], [])}) == 11
+
+
+def test_the_plan_says_what_is_not_read_and_from_where_answers_count() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "Frage": "Q?", "question": "Q?", "answer": 1, "opa": "x", "opb": "y", "exp": "z"}
+    ]
+    unread, counted = remarks(rows, {"question": "Frage"})
+    assert unread.endswith(": exp") and counted == "answers counted from 0"
+    assert remarks(rows)[0].endswith(": Frage, exp")
+    assert remarks([{"question": "Q?", "choices": ["x", "y"], "answer": 1}]) == ["answers counted from 0"]
+    assert remarks([{"question": "Q?", "choices": ["x", "y"], "answer": "A"}]) == []
 
 
 def test_a_path_is_taken_before_any_name(tmp_path: Path) -> None:

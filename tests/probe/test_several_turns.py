@@ -85,13 +85,14 @@ def test_the_last_answer_counts_and_what_came_before_is_told_apart(replies: Sequ
     assert counted["sharded_minus_full"]["value"] == float("sharded" in happened) - 1.0
 
 
-def test_a_user_that_never_ends_is_stopped_and_counted() -> None:
+@pytest.mark.parametrize(("told", "replies"), [(99, 6), (0, 1), (1, 2)])
+def test_a_user_that_never_ends_or_leaves_before_the_last_piece_is_counted(told: int, replies: int) -> None:
     class Talks:
         def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
-            return [UserTurn("Go on.") for _ in requests]
+            return [UserTurn("Go on.", ended=len(request.messages) // 2 > told) for request in requests]
 
-    rows, said = sharded(RIGHT, *[GUESS] * 6, simulator=Talks())
-    assert len(said.shown) == 1 + 2 * 3 and rows[2]["ended"] is False
+    rows, said = sharded(RIGHT, *[GUESS] * replies, simulator=Talks())
+    assert len(said.shown) == 1 + replies and rows[2]["ended"] is False
     assert figures(rows)["sharded"]["maths"]["not_ended"] == 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +11,16 @@ from typing import Any
 import pytest
 
 from nextturn.data_builders.recipe import SimulatorSection
+from nextturn.data_builders.simulators import CheckedSimulator
 from nextturn.probe.engines.base import Completion
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.settings import VllmSection
-from nextturn.train.recipe import RolloutSection
+from nextturn.probe.simulation import UserRequest, UserTurn
+from nextturn.train.recipe import RewardSection, RolloutSection
+from nextturn.train.rewards import Sample, Scored
 from nextturn.train.rollouts import OpenConversation, check_launch, make_rollout, open_policy
+from nextturn.train.samples import reward_figures
+from nextturn.train.scoring import check_failures
 from support.rollout_parts import ROWS, Calls, ToldUsers, chat_of, redrawn, rolled, rollout_of, trainer_of
 
 TALKATIVE = ["Why?", "And then?", "Ok.", "What now?"]
@@ -92,6 +99,37 @@ def test_a_failed_simulator_leaves_its_conversation_out_with_the_reason(trainer:
         (messages,), (ended,) = one.conversations, one.ended
         assert ended in ("user", "truncated") and messages[-1]["role"] == "assistant"
         assert all(message["content"] for message in messages if message["role"] == "user")
+
+
+class Slips:
+    """A user who leaves the role in one of ten turns."""
+
+    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
+        drawn = [random.Random(f"{request.seed}:{request.attempt}:{len(request.messages)}") for request in requests]
+        return [UserTurn("ok ###DONE###" if rng.random() < 0.1 else f"Why {rng.random()}?") for rng in drawn]
+
+
+def test_a_user_who_slips_in_one_of_ten_turns_does_not_stop_a_run_of_conversations(
+    trainer: Any, tiny_chatml: Path
+) -> None:
+    """With one attempt for each turn more conversations fail than `reward.max_failed` allows."""
+    lost = {}
+    for tries in (1, 3):
+        users = CheckedSimulator(Slips(), tries)
+        rollout = rollout_of(chat_of(tiny_chatml), users, mode="conversation", max_turns=6, max_turn_tokens=64)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trainer.args, "max_completion_length", 2000)
+            samples = rolled(rollout, trainer, *("a", "b") * 16)["samples"]
+        failures = [reason for one in samples for reason in one.failures]
+        lost[tries] = check_failures(scored(samples), RewardSection().max_failed)
+        figures = reward_figures(samples, scored(samples))
+        assert set(failures) <= {"user_end_mark"} and figures["simulator/failed"] == len(failures) / len(samples)
+    assert lost[1] and not lost[3]
+
+
+def scored(samples: Sequence[Sample]) -> list[Scored]:
+    values = [None if one.failures else 0.0 for one in samples]
+    return [Scored(value, {"accuracy": value}, {}) for value in values]
 
 
 def test_each_look_ahead_has_a_user_and_draws_of_its_own(trainer: Any, tiny_chatml: Path) -> None:
