@@ -295,6 +295,8 @@ def measure_folder(
     """
     tokenizer = models.load_tokenizer(folder)
     chat = Chat(tokenizer, probe.enable_thinking)
+    if probe.engine != "openai":  # the recipe says the dtype of a server, which cannot be asked
+        probe = probe.model_copy(update={"dtype": models.used_dtype(folder, probe.dtype, device)})
     with closing(open_engine(folder, tokenizer, probe, device)) as engine:
         if probe.server and probe.engine == "openai":
             # The weights of a server cannot be hashed. Only its name for the model identifies them.
@@ -312,7 +314,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
         model = f"served by {', '.join(probe.server.urls) if probe.server else 'no server yet'}"
     else:
         total = models.parameter_count(folder)
-        dtype = models.checkpoint_dtype(folder) if probe.dtype == "auto" else probe.dtype
+        dtype = models.used_dtype(folder, probe.dtype)
         size = f"{total / 1e6:,.1f}M parameters, {models.whole_bytes(folder, dtype) / 2**30:.2f} GiB in {dtype}"
         model = f"{size}, engine {probe.engine}"
     lines = [f"model     {folder.name}: {model}"]

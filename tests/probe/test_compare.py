@@ -77,7 +77,7 @@ def probe_run(folder: Path, label: str = "base", step: int | None = None, *, n: 
                 turns("followup", name, rate if unperturbed else 2 * rate, None if unperturbed else 0.9, each, **where)
         if actual is not None:
             turns("actual", name, actual, None, 1)
-    known = {"prefix_form": "history", "judge": "rules-1", "engine": "hf", "max_answer_tokens": 256}
+    known = {"prefix_form": "history", "judge": "rules-1", "engine": "hf", "dtype": "auto", "max_answer_tokens": 256}
     known |= {"perturbations": [name for name in perturbations if name != "none"], "grounding": grounding is not None}
     known |= {"temperatures": list(TEMPERATURES), "samples": samples, **settings}
     return write_run(folder, label, step, rows, sets, **known)
@@ -208,6 +208,7 @@ def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path:
     for settings, reason in (
         ({"judge": "llm-2"}, "judge: rules-1 (base), llm-2 (other)"),
         ({"template": "c" * 64}, "chat template: bbbbbbbbbbbb (base), cccccccccccc (other)"),
+        ({"dtype": "bfloat16"}, "dtype: auto (base), bfloat16 (other)"),
         ({"system_prompt": "Be brief."}, "system_prompt: null (base), Be brief. (other)"),
         ({"a_setting_of_tomorrow": 1}, "a_setting_of_tomorrow: null (base), 1 (other)"),
         ({"n": 61}, "set maths: 60 items 111111111111 (base), 61 items 111111111111 (other)"),
