@@ -74,7 +74,7 @@ def compare(
             f"these runs were measured differently: {reasons}. Measure them with the same settings (for dtype: --probe.dtype "
             "float32), or add --force"
         )
-    comparison = with_labels(comparison, dirs, labels)
+    comparison = with_labels(comparison, dirs, labels, force)
     plot = draw_tradeoff(comparison, y)
     if plot:
         write_atomic(out / "tradeoff.png", plot)

@@ -66,17 +66,22 @@ class CorrectedDifference:
 
 @dataclass(frozen=True)
 class CorrectedRate(CorrectedDifference):
-    """A follow-up rate as judged and as corrected by so many labels; `bias` is judged minus corrected."""
+    """A follow-up rate as judged and as corrected by so many labels.
+
+    `bias` is judged minus corrected, `sure` the rate corrected by the labels alone of which the annotator was sure.
+    """
 
     labels: int
     bias: Estimate
+    sure: Estimate
 
 
 @dataclass(frozen=True)
 class Correction:
     """Follow-up rates of runs corrected by labels (`nextturn.probe.report.correct`).
 
-    `labels` and `unsure` count by run; a run without labels has 0 and no corrected rate.
+    `labels` and `unsure` count by run; a run without labels has 0 and no corrected rate. `made_by` names the definition and the
+    annotator of the labels; with --force there may be several annotators.
     """
 
     files: tuple[str, ...]
@@ -84,13 +89,15 @@ class Correction:
     unsure: dict[str, int]
     rates: tuple[CorrectedRate, ...]
     differences: tuple[CorrectedDifference, ...]
+    made_by: tuple[str, ...]
 
     @property
     def behind(self) -> str:
-        """180 labels (base 60, step-20 60, step-39 60; 7 unsure)"""
+        """180 labels (base 60, step-20 60, step-39 60; 7 unsure; strict, ann (person))"""
         each = ", ".join(f"{printable(run)} {count}" for run, count in self.labels.items() if count)
         unsure = sum(self.unsure.values())
-        return f"{sum(self.labels.values())} labels ({each}{f'; {unsure} unsure' if unsure else ''})"
+        made = f"BY SEVERAL ANNOTATORS: {' and '.join(self.made_by)}" if len(self.made_by) > 1 else self.made_by[0]
+        return f"{sum(self.labels.values())} labels ({each}{f'; {unsure} unsure' if unsure else ''}; {made})"
 
     def rate(self, run: str, name: str | None, decoding: str | None) -> CorrectedRate | None:
         wanted = (run, name, decoding)
