@@ -8,11 +8,12 @@ from this table. All runs answer the same items, so a difference is paired by it
 from __future__ import annotations
 
 import json
+import math
 import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -204,19 +205,43 @@ class Comparison:
 
     @cached_property
     def patterns(self) -> dict[str, dict[str, Pattern]]:
-        """The pattern of each follow-up set for each run, by labels where the run has any."""
+        """The pattern of each follow-up set for each run, by labels where the run has any; NEEDS_LABELS where only labels can say."""
 
         def pattern(run: str, name: str) -> Pattern:
             decodings = self.decodings[name]
-            return pattern_of({at: self.corrected(run, Metric("followup", name, "rate", at)) for at in decodings})
+            found = pattern_of({at: self.corrected(run, Metric("followup", name, "rate", at)) for at in decodings})
+            by_judge_alone = not self.is_labelled(run) and (self.followup == ROUGH or name in self.unusable)
+            return replace(found, name=NEEDS_LABELS) if by_judge_alone else found
 
         return {name: {run: pattern(run, name) for run in self.names} for name in self.decodings}
 
     @cached_property
     def overall(self) -> dict[str, str]:
         """The pattern of each run over all clear sets: "context-bound" if they differ, "unclear" if there is none."""
-        clear = {run: {found[run].name for found in self.patterns.values()} & CLEAR for run in self.names}
-        return {run: "context-bound" if len(names) > 1 else "".join(names) or "unclear" for run, names in clear.items()}
+
+        def of_run(names: set[str]) -> str:
+            return (
+                "context-bound"
+                if len(names & CLEAR) > 1
+                else "".join(names & CLEAR or names & {NEEDS_LABELS}) or "unclear"
+            )
+
+        return {run: of_run({found[run].name for found in self.patterns.values()}) for run in self.names}
+
+    def is_labelled(self, run: str) -> bool:
+        """Return True if the follow-up rates of a run are corrected by labels."""
+        return bool(self.correction and self.correction.labels.get(run))
+
+    @cached_property
+    def unusable(self) -> dict[str, str]:
+        """The sets on which the judge does not rate real user turns above the baseline's at its lowest temperature, with both rates."""
+        found = {}
+        for name, decodings in self.decodings.items():
+            real = self.estimate(self.names[0], Metric("actual", name, "rate"))
+            model = self.estimate(self.names[0], Metric("followup", name, "rate", decodings[0]))
+            if real.n and not _is_above(real, model):
+                found[name] = f"real user turns {percent(real)}, the model's {percent(model)}"
+        return found
 
     # Training runs.
 
@@ -246,7 +271,12 @@ class Comparison:
     def judge_note(self) -> str:
         """Return one line on how far to trust the judge: its bias, unscored turns, changes without labels."""
         rough = self.followup == ROUGH and bool(self.select("followup"))
-        notes = ["this judge overstates follow-up, most of all after fine-tuning"] if rough else []
+        notes = (
+            ["rules is rough and was fitted on loose labels; no pattern is read from it without labels"]
+            if rough
+            else []
+        )
+        notes += [f"unusable on {printable(name)}: {rates}" for name, rates in self.unusable.items()]
         unscored = []
         for run in self.runs:
             cells = [cell for kinds in run.results.followup.values() for at in kinds.values() for cell in at.values()]
@@ -360,6 +390,7 @@ LOW = 0.10
 """Follow-up rate that divides low from high. The paper calls 1-5% collapsed and 15-47% surfacing under sampling."""
 
 CLEAR = {"present", "latent", "absent"}
+NEEDS_LABELS = "needs labels"
 
 
 def pattern_of(rates: Mapping[str, Estimate]) -> Pattern:
@@ -371,6 +402,13 @@ def pattern_of(rates: Mapping[str, Estimate]) -> Pattern:
         return Pattern("present", greedy, sampled)
     name = {("low", "high"): "latent", ("low", "low"): "absent"}.get(levels)
     return Pattern(name or ("unclear" if greedy.n or sampled.n else "not measured"), greedy, sampled)
+
+
+def _is_above(higher: Estimate, lower: Estimate) -> bool:
+    """Return True if a rate is above another one beyond chance (MOVER, as for independent samples)."""
+    if higher.ci95 is None or lower.ci95 is None or higher.value is None or lower.value is None:
+        return False
+    return higher.value - lower.value > math.hypot(higher.value - higher.ci95[0], lower.ci95[1] - lower.value)
 
 
 def _level(estimate: Estimate) -> str:
@@ -433,7 +471,12 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             {"run": figure.run, **figure.metric._asdict(), **plain(figure.estimate), "changes": plain(figure.changes)}
             for figure in comparison.figures
         ],
-        "patterns": {"low": LOW, "sets": sets, "overall": comparison.overall},
+        "patterns": {
+            "low": LOW,
+            "sets": sets,
+            "overall": comparison.overall,
+            "judge_unusable": list(comparison.unusable),
+        },
         "correction": plain(comparison.correction),
         "as_judged": comparison.as_judged,
     }
@@ -497,10 +540,11 @@ def terminal_table(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    corrected = ", corrected by labels" if comparison.correction else ""
+    by_labels = {run: " (by labels)" if comparison.is_labelled(run) else "" for run in comparison.names}
     for name, patterns in comparison.patterns.items():
-        listed = ", ".join(f"{run} {pattern.name}" for run, pattern in patterns.items())
-        yield f"pattern of {printable(name)}{corrected}: {listed}"
+        shown = {run: pattern.name for run, pattern in patterns.items() if pattern.name != NEEDS_LABELS}
+        if listed := ", ".join(f"{run} {pattern}{by_labels[run]}" for run, pattern in shown.items()):
+            yield f"pattern of {printable(name)}: {listed}"
     real = {figure.metric.set: figure.estimate for figure in reversed(comparison.select("actual", name="rate"))}
     yield from (f"real users on {printable(name)}: {percent(estimate)}" for name, estimate in real.items())
     cut = [figure for figure in comparison.select("outcome", name="truncated") if figure.estimate.value]

@@ -23,7 +23,7 @@ from nextturn.probe.measure.results import Metric, load_runs
 from nextturn.probe.measure.turns import DrawnTurn, JudgedTurn
 from nextturn.probe.report import correct as command
 from nextturn.probe.report.compare import compare
-from nextturn.probe.report.comparison import CorrectedRate, Correction, as_json, compare_runs
+from nextturn.probe.report.comparison import CorrectedRate, Correction, as_json, compare_runs, terminal_table
 from nextturn.probe.report.correct import correct, with_labels
 from nextturn.probe.report.page import html, markdown
 from nextturn.probe.report.plot import panels_of
@@ -463,6 +463,8 @@ def test_patterns_are_corrected_for_runs_with_labels_and_drawings_only_if_all_ru
     assert comparison.correction.labels == {"base": 60, "step-20": 0, "step-40": 60}
     assert {rate.run for rate in comparison.correction.rates} == {"base", "step-40"}
     assert "no labels: step-20" in command.correction_table(comparison.correction)
+    printed = terminal_table(comparison)
+    assert re.search(r"step-40 \w+ \(by labels\)", printed) and not re.search(r"pattern of .*step-20", printed)
     assert comparison.as_judged == ["step-20"] and "step-20" in markdown(comparison, has_plot=True)
     for name, patterns in comparison.patterns.items():
         assert patterns["step-20"] == before.patterns[name]["step-20"]
