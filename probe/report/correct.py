@@ -89,20 +89,31 @@ def correct(runs: Sequence[FinishedRun], paths: Sequence[Path], force: bool = Fa
 
 def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path], force: bool = False) -> Correction:
     """Return the corrected rates of all runs with labels, and their differences from the first run."""
+    import numpy as np
+
     turns = {run.name: user_turns(run) for run in runs}
     labels = _labels_of(turns, paths)
     made_by = _refuse_mixture(labels.values(), force)
-    sure = {key: label for key, label in labels.items() if label.sure}
     read = {name: [labels[turn.key] for turn in of_run if turn.key in labels] for name, of_run in turns.items()}
     items = dict.fromkeys(_item(turn) for of_run in turns.values() for turn in of_run)
     numbers = {item: number for number, item in enumerate(items)}
-    texts = {
-        text: number for number, text in enumerate({turn.user_turn for of_run in turns.values() for turn in of_run})
-    }
+    texts: dict[str, int] = {}
     rates: list[CorrectedRate] = []
     changes: list[CorrectedDifference] = []
     first, *_ = turns
     baseline: dict[Group, stats.Corrected] = {}
+
+    def corrected(members: Sequence[JudgedTurn], weights: Mapping[Key, float]) -> stats.Corrected:
+        return stats.corrected(
+            judged=np.array([turn.judged_genuine is True for turn in members]),
+            read=np.array([float(turn.key in labels and labels[turn.key].genuine) for turn in members]),
+            weights=np.array([weights.get(turn.key, 0.0) for turn in members]),
+            items=np.array([numbers[_item(turn)] for turn in members]),
+            n_items=len(numbers),
+            scored=np.array([turn.judged_genuine is not None for turn in members]),
+            texts=np.array([texts.setdefault(turn.user_turn, len(texts)) for turn in members]),
+        )
+
     for name, of_run in turns.items():
         if not read[name]:
             continue
@@ -113,15 +124,14 @@ def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path], force: boo
             of_sure = {}
         for group in _groups(of_run):
             members = _within(of_run, group)
-            rate = _corrected(members, labels, weights, numbers, texts)
-            by_sure = stats.corrected_bounds(_corrected(members, sure, of_sure, numbers, texts))
+            rate, by_sure = corrected(members, weights), corrected(members, of_sure)
             scored = [turn for turn in members if turn.judged_genuine is not None]
             judged = stats.clustered_rate([turn.judged_genuine is True for turn in scored], list(map(_item, scored)))
             value = _estimate(stats.corrected_bounds(rate), len(members))
             bias = _estimate(stats.bias_bounds(rate), len(scored)) if scored else stats.NOTHING
             count = sum(turn.key in labels for turn in members)
-            of_all = _estimate(by_sure, len(members)) if of_sure else stats.NOTHING
-            rates.append(CorrectedRate(name, *group, judged, value, count, bias, of_all))
+            sure = _estimate(stats.corrected_bounds(by_sure), len(members)) if of_sure else stats.NOTHING
+            rates.append(CorrectedRate(name, *group, judged, value, count, bias, sure))
             before = _within(turns[first], group)
             if name == first:
                 baseline[group] = rate
@@ -136,50 +146,25 @@ def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path], force: boo
     return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(changes), made_by)
 
 
-def _corrected(
-    turns: Sequence[JudgedTurn],
-    labels: Mapping[Key, Label],
-    weights: Mapping[Key, float],
-    items: Mapping[str, int],
-    texts: Mapping[str, int],
-) -> stats.Corrected:
-    """Return the rate of some turns, corrected by their labels. Items and texts of all runs have numbers."""
-    import numpy as np
-
-    return stats.corrected(
-        judged=np.array([turn.judged_genuine is True for turn in turns]),
-        read=np.array([float(turn.key in labels and labels[turn.key].genuine) for turn in turns]),
-        weights=np.array([weights.get(turn.key, 0.0) for turn in turns]),
-        items=np.array([items[_item(turn)] for turn in turns]),
-        n_items=len(items),
-        scored=np.array([turn.judged_genuine is not None for turn in turns]),
-        texts=np.array([texts[turn.user_turn] for turn in turns]),
-    )
-
-
 def _refuse_mixture(labels: Iterable[Label], force: bool) -> tuple[str, ...]:
     """Return the definition and the annotator of the labels, several of them only with `force` and of one definition."""
-    made = sorted({(label.definition, label.made_by) for label in labels})
-    kinds = "; ".join(made_by for _, made_by in made)
-    way_out = "use one kind alone: name its file with --labels, or correct each run by itself"
-    if len({definition for definition, _ in made}) > 1:
-        raise IncomparableRuns(f"labels by the loose and the strict definition cannot be compared ({kinds}); {way_out}")
-    if len(made) > 1 and not force:
+    made = dict(sorted((label.made_by, label.definition) for label in labels))
+    definitions = len(set(made.values()))
+    if definitions > 1 or (len(made) > 1 and not force):
+        unlike = "by the loose and the strict definition" if definitions > 1 else "of several annotators"
         raise IncomparableRuns(
-            f"labels of several annotators differ by annotator, too ({kinds}); {way_out}, or add --force"
+            f"labels {unlike} are not compared ({'; '.join(made)}); name one file with --labels, or correct each run by "
+            f"itself{'' if definitions > 1 else ', or add --force'}"
         )
-    return tuple(made_by for _, made_by in made)
+    return tuple(made)
 
 
 def _labels_of(turns: Mapping[str, Sequence[JudgedTurn]], paths: Sequence[Path]) -> dict[Key, Label]:
     """Return the labels of the runs' turns by key, from all files."""
     labels: dict[Key, Label] = {}
-
-    def counted(path: Path) -> list[Label]:
-        return [label for label in read_labels(path) if not label.repeat]
-
     for path in paths:
-        for label in labels_of_turns([turn for of_run in turns.values() for turn in of_run], counted(path), path):
+        counted = [label for label in read_labels(path) if not label.repeat]
+        for label in labels_of_turns([turn for of_run in turns.values() for turn in of_run], counted, path):
             if label.key in labels:
                 raise BadInput(f"{path}: a label for {label}, which {paths[0]} labels too; expected one label per turn")
             labels[label.key] = label
