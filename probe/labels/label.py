@@ -11,8 +11,8 @@ adds to labels.jsonl; the next page holds the turns that still have no label. Tu
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
+import os
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--import", dest="saved", type=Path, metavar="FILE", help="add the labels that the page saved, and exit"
     )
-    parser.add_argument("--annotator", metavar="NAME", help="who labels (default: your login name)")
+    parser.add_argument("--annotator", metavar="NAME", help="who labels (default: $USER)")
     parser.add_argument("--annotator-kind", choices=("person", "model"), default="person", help="default: person")
     again = f"show {REPEATED} turns of these labels once more, for the agreement of two readings; --import prints it"
     parser.add_argument("--repeat", type=Path, metavar="FILE", help=again)
@@ -75,25 +75,22 @@ def run(arguments: argparse.Namespace) -> None:
             turns += of_run
     labels = read_labels(out) if out.exists() else []
     labels_of_turns(turns, labels, out)
-    annotator = annotator_of(arguments)
+    annotator = Annotator(name=arguments.annotator or os.environ.get("USER", "unnamed"), kind=arguments.annotator_kind)
     if arguments.saved is not None:
         saved = read_labels(arguments.saved)
         if arguments.annotator:  # it says who labelled, whoever the page was made for
             saved = [label.model_copy(update={"annotator": annotator}) for label in saved]
         new = new_labels(arguments.saved, [label for label in saved if not label.repeat], turns, labels, out)
-        write_labels(out, [*labels, *new])
-        print(f"{out}: {len(new)} labels added, {len(labels) + len(new)} in all")
         if again := [label for label in saved if label.repeat]:
             first = read_labels(arguments.repeat) if arguments.repeat else labels
             print(agreement_of_readings(first, again, arguments.repeat or out))
             write_labels(out.with_name(f"{out.stem}_repeated.jsonl"), again)
+        write_labels(out, [*labels, *new])
+        print(f"{out}: {len(new)} labels added, {len(labels) + len(new)} in all")
         return
-    drawn = [
-        turn.model_copy(update={"annotator": annotator})
-        for turn in {turn.key: turn for turn in draw(turns, arguments.n, arguments.seed)}.values()
-    ]
+    drawn = {turn.key: turn for turn in draw(turns, arguments.n, arguments.seed)}
     labelled = {label.key for label in labels}
-    left = [turn for turn in drawn if turn.key not in labelled]
+    left = [turn.model_copy(update={"annotator": annotator}) for key, turn in drawn.items() if key not in labelled]
     refuse_mixture([*labels, *left], out)
     given = {label.user_turn: {"label": label.label, "sure": label.sure} for label in labels}
     if copies := [turn.model_copy(update=given[turn.user_turn]) for turn in left if turn.user_turn in given]:
@@ -115,14 +112,6 @@ def run(arguments: argparse.Namespace) -> None:
     write_atomic(path, page(groups))
     print(f"{path}: open this page in a browser, label the turns and save the file; --import FILE adds it to {out}")
     print(f"labels are {groups[0][0].made_by}; --annotator NAME changes that")
-
-
-def annotator_of(arguments: argparse.Namespace) -> Annotator:
-    """Return who labels. Raises BadInput if neither the options nor the system name anyone."""
-    try:
-        return Annotator(name=arguments.annotator or getpass.getuser(), kind=arguments.annotator_kind)
-    except (KeyError, OSError):
-        raise BadInput("--annotator is missing: this account has no login name, so name whoever labels") from None
 
 
 def refuse_mixture(labels: Sequence[DrawnTurn], out: Path) -> None:
@@ -181,10 +170,9 @@ def agreement_of_readings(first: Sequence[Label], again: Sequence[Label], path: 
     if missing := [label for label in again if label.key not in labels]:
         raise BadInput(f"{path}: no first label for {missing[0]}; name the file of the first labels with --repeat FILE")
     pairs = [(labels[label.key], label.label, label.messages[0]["content"]) for label in again]
-    named = {"all labels": pairs, "genuine or not": genuine_or_other(pairs)}
-    figures = {name: kappa_and_accuracy(of_kind) for name, of_kind in named.items()}
-    each = [f"{name}: equal {shown(of, 'accuracy')}%, kappa {shown(of, 'kappa')}" for name, of in figures.items()]
-    return f"{len(again)} turns labelled again, not counted. {'; '.join(each)}"
+    readings = (kappa_and_accuracy(pairs), kappa_and_accuracy(genuine_or_other(pairs)))
+    words = [f"equal {shown(of, 'accuracy')}%, kappa {shown(of, 'kappa')}" for of in readings]
+    return f"{len(again)} turns labelled again, not counted. All labels: {words[0]}; genuine or not: {words[1]}"
 
 
 def write_labels(path: Path, labels: Sequence[DrawnTurn]) -> None:

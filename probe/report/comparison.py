@@ -97,7 +97,7 @@ class Correction:
         """180 labels (base 60, step-20 60, step-39 60; 7 unsure; strict, ann (person))"""
         each = ", ".join(f"{printable(run)} {count}" for run, count in self.labels.items() if count)
         unsure = sum(self.unsure.values())
-        made = f"BY SEVERAL ANNOTATORS: {' and '.join(self.made_by)}" if len(self.made_by) > 1 else self.made_by[0]
+        made = f"{'SEVERAL ANNOTATORS: ' if len(self.made_by) > 1 else ''}{' and '.join(self.made_by)}"
         return f"{sum(self.labels.values())} labels ({each}{f'; {unsure} unsure' if unsure else ''}; {made})"
 
     def rate(self, run: str, name: str | None, decoding: str | None) -> CorrectedRate | None:
@@ -219,14 +219,9 @@ class Comparison:
     def overall(self) -> dict[str, str]:
         """The pattern of each run over all clear sets: "context-bound" if they differ, "unclear" if there is none."""
 
-        def of_run(names: set[str]) -> str:
-            return (
-                "context-bound"
-                if len(names & CLEAR) > 1
-                else "".join(names & CLEAR or names & {NEEDS_LABELS}) or "unclear"
-            )
-
-        return {run: of_run({found[run].name for found in self.patterns.values()}) for run in self.names}
+        found = {run: {of_set[run].name for of_set in self.patterns.values()} for run in self.names}
+        clear = {run: names & CLEAR or names & {NEEDS_LABELS} for run, names in found.items()}
+        return {run: "context-bound" if len(names) > 1 else "".join(names) or "unclear" for run, names in clear.items()}
 
     def is_labelled(self, run: str) -> bool:
         """Return True if the follow-up rates of a run are corrected by labels."""
@@ -271,11 +266,7 @@ class Comparison:
     def judge_note(self) -> str:
         """Return one line on how far to trust the judge: its bias, unscored turns, changes without labels."""
         rough = self.followup == ROUGH and bool(self.select("followup"))
-        notes = (
-            ["rules is rough and was fitted on loose labels; no pattern is read from it without labels"]
-            if rough
-            else []
-        )
+        notes = ["rules is rough, was fitted on loose labels, and shows no pattern without labels"] if rough else []
         notes += [f"unusable on {printable(name)}: {rates}" for name, rates in self.unusable.items()]
         unscored = []
         for run in self.runs:
@@ -466,17 +457,12 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "baseline": comparison.names[0],
         "runs": [{"name": run.name, "folder": str(run.folder), **asdict(run.results.model)} for run in comparison.runs],
         "settings": comparison.runs[0].results.settings.model_dump(),
-        **{key: list(getattr(comparison, key)) for key in ("differences", "remarks", "warnings")},
+        **{key: list(getattr(comparison, key)) for key in ("differences", "remarks", "warnings", "unusable")},
         "figures": [
             {"run": figure.run, **figure.metric._asdict(), **plain(figure.estimate), "changes": plain(figure.changes)}
             for figure in comparison.figures
         ],
-        "patterns": {
-            "low": LOW,
-            "sets": sets,
-            "overall": comparison.overall,
-            "judge_unusable": list(comparison.unusable),
-        },
+        "patterns": {"low": LOW, "sets": sets, "overall": comparison.overall},
         "correction": plain(comparison.correction),
         "as_judged": comparison.as_judged,
     }

@@ -199,7 +199,7 @@ def test_a_judge_shows_a_pattern_only_where_it_tells_real_user_turns_from_the_mo
     assert list(comparison.unusable) == ([] if usable else ["talks"])
     name = "present" if usable and judge.startswith("llm") else "needs labels"
     assert comparison.patterns["talks"]["base"].name == comparison.overall["base"] == name
-    assert as_json(comparison)["patterns"]["judge_unusable"] == list(comparison.unusable)
+    assert as_json(comparison)["unusable"] == list(comparison.unusable)
     shown = format_table([read_json(run / "results.json")])
     assert ("unusable on talks" in shown, "pattern of talks" in shown) == (not usable, name == "present")
 
