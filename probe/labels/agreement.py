@@ -226,7 +226,8 @@ def format_agreement(report: Mapping[str, Any]) -> str:
     """Return the figures, a table of labels, the confusion table, and a table per grouping as plain text."""
     whole, *groups = report["groups"]
     lines = [
-        f"judge {report['judge']}: {report['n']} turns, {report['n_scored']} scored, {report['judge_calls']} calls"
+        f"judge {report['judge']}{' (fitted on loose labels)' if report['judge'].startswith('rules') else ''}: "
+        f"{report['n']} turns, {report['n_scored']} scored, {report['judge_calls']} calls"
     ]
     lines += [f"  unscored, {reason}: {count}" for reason, count in report["unscored"].items()]
     for name, figures in (("genuine or not", report["binary"]), ("all labels", report["full"])):
