@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--import", dest="saved", type=Path, metavar="FILE", help="add the labels that the page saved, and exit"
     )
-    parser.add_argument("--annotator", metavar="NAME", help="who labels (default: $USER)")
+    parser.add_argument(
+        "--annotator", metavar="NAME", help="who labels (default: who labelled the file so far, or $USER)"
+    )
     parser.add_argument("--annotator-kind", choices=("person", "model"), default="person", help="default: person")
     again = f"show {REPEATED} turns of these labels once more, for the agreement of two readings; --import prints it"
     parser.add_argument("--repeat", type=Path, metavar="FILE", help=again)
@@ -75,7 +77,9 @@ def run(arguments: argparse.Namespace) -> None:
             turns += of_run
     labels = read_labels(out) if out.exists() else []
     labels_of_turns(turns, labels, out)
-    annotator = Annotator(name=arguments.annotator or os.environ.get("USER", "unnamed"), kind=arguments.annotator_kind)
+    name = arguments.annotator or os.environ.get("USER", "unnamed")
+    continued = labels and not arguments.annotator
+    annotator = labels[0].annotator if continued else Annotator(name=name, kind=arguments.annotator_kind)
     if arguments.saved is not None:
         saved = read_labels(arguments.saved)
         if arguments.annotator:  # it says who labelled, whoever the page was made for
@@ -141,7 +145,7 @@ def new_labels(
 
 
 def with_repeats(
-    groups: Sequence[Sequence[DrawnTurn]], path: Path, annotator: Annotator, seed: int
+    groups: Sequence[Sequence[DrawnTurn]], path: Path, annotator: Annotator | None, seed: int
 ) -> list[Sequence[DrawnTurn]]:
     """Return the turns to show with REPEATED turns between them that have a label in `path`, drawn at random.
 
