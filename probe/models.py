@@ -23,7 +23,7 @@ from nextturn.probe.embedded import EMBEDDED_NAME, embedded_folder
 from nextturn.probe.errors import ModelError, TemplateError
 from nextturn.probe.files import sha256_text
 from nextturn.probe.hub import hub_folder
-from nextturn.probe.terminal import say
+from nextturn.probe.terminal import say_once
 from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG, DTYPES, read_config, weight_files
 
 GENERATION_CONFIG = "generation_config.json"
@@ -211,14 +211,22 @@ def emulates_bfloat16() -> bool:
     )
 
 
-def note_emulation(folder: ModelFolder, dtype: str) -> None:
-    """Print a note if a model will run on this CPU in bfloat16 and the CPU has no bfloat16 instructions."""
-    dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
-    if dtype == "bfloat16" and emulates_bfloat16():
-        say(
-            f"note: {folder.name} runs in bfloat16, for which this CPU has no instructions; `dtype: float32` in the recipe's "
-            "section of the model (--probe.dtype float32) is several times faster, with the same weights"
-        )
+def usable_dtype(dtype: str, device: str | None = None, key: str = "probe.dtype") -> str:
+    """Return `dtype`, or float32 instead of bfloat16 on a CPU without bfloat16 instructions. Training and probe use this rule.
+
+    Args:
+        device: See `load_model`.
+        key: The recipe key that says `dtype`, for the message.
+    """
+    if dtype == "bfloat16" and (device or own_device()) == "cpu" and emulates_bfloat16():
+        say_once(f"{key}: float32 instead of bfloat16, for which this CPU has no instructions")
+        return "float32"
+    return dtype
+
+
+def used_dtype(folder: ModelFolder, dtype: str, device: str | None = None, key: str = "probe.dtype") -> str:
+    """Return the dtype in which the engines load a model: `usable_dtype` of `dtype`, where "auto" is the checkpoint's own."""
+    return usable_dtype(checkpoint_dtype(folder) if dtype == "auto" else dtype, device, key)
 
 
 def own_device() -> str:

@@ -160,7 +160,7 @@ class ProbeSection(TemplateSection):
     batch_tokens: Count | None = None
     """Tokens in one batch of the engine `hf`; default: what fits in the free GPU memory, 16,384 on a CPU."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Data type of the weights; auto: the checkpoint's own."""
+    """Data type of the weights; auto: the checkpoint's own, of a server unknown. A CPU without bfloat16 instructions uses float32."""
     seed: int = 0
     """Seed of the item sample and of all sampled turns."""
     user_model: bool = False

@@ -438,6 +438,7 @@ def corrected(
     items: np.ndarray,
     n_items: int,
     scored: np.ndarray | None = None,
+    texts: np.ndarray | None = None,
 ) -> Corrected:
     """Return the rate of `judged`, corrected by the labels that some of the turns have.
 
@@ -450,17 +451,22 @@ def corrected(
         n_items: The number of items.
         scored: Which turns the judge gave a verdict on [..., turns]; None means all. Unscored turns count in the corrected
             rate, by their labels alone, and not in the judge's own rate.
+        texts: The text of each turn, numbered from 0 [turns]. The labels of one text are one reading. None: all differ.
     """
     import numpy as np
     from scipy.special import stdtrit
 
     turns = judged.shape[-1]
-    order = np.argsort(items, kind="stable")
-    asked, starts = np.unique(items[order], return_index=True)
+    asked = np.unique(items)
+
+    def sum_by(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Sum over the turns of each group: [..., turns] -> [..., groups]."""
+        order = np.argsort(groups, kind="stable")
+        _, starts = np.unique(groups[order], return_index=True)
+        return np.add.reduceat(values[..., order], starts, axis=-1)
 
     def sum_by_item(values: np.ndarray) -> np.ndarray:
-        """Sum over the turns of each item: [..., turns] -> [..., items that were asked]."""
-        return np.add.reduceat(values[..., order], starts, axis=-1)
+        return sum_by(items, values)
 
     def spread_by_item(values: np.ndarray) -> np.ndarray:
         """Return `values` [..., items that were asked] as [..., items], scaled to an unbiased variance."""
@@ -468,8 +474,9 @@ def corrected(
         spread[..., asked] = values * math.sqrt(len(asked) / max(len(asked) - 1, 1))
         return spread
 
-    items_with_label = (sum_by_item(weights > 0) > 0).sum(-1)
-    quantile = stdtrit(np.maximum(items_with_label - 1, 1), 0.975)
+    alike_by = [items] if texts is None else [items, texts]
+    readings = np.min([(sum_by(groups, weights > 0) > 0).sum(-1) for groups in alike_by], axis=0)
+    quantile = stdtrit(np.maximum(readings - 1, 1), 0.975)
     scored = np.ones(judged.shape, dtype=bool) if scored is None else scored
     judged = judged & scored
     n_scored = np.maximum(scored.sum(-1), 1)
@@ -491,12 +498,14 @@ def corrected(
         pull += weight * (share / divisor)[..., None]
         parts.append((share, p, number))
 
-    # Several labels of one item count for fewer: at most for all of the item's labels together, at least for one.
+    # Several labels of one item, or of one text, count for fewer: at most for all of its labels together, at least for one.
     residual = pull * (read - imputed)
-    apart, together = (residual**2).sum(-1), (sum_by_item(residual) ** 2).sum(-1)
-    alike = (sum_by_item(pull) ** 2).sum(-1) / np.maximum((pull**2).sum(-1), 1e-300)
-    effect = np.where(apart > 1e-12, together / np.maximum(apart, 1e-300), alike)
-    effect = np.clip(effect, 1.0, np.maximum(alike, 1.0))
+    apart, effect = (residual**2).sum(-1), np.ones(rate.shape)
+    for groups in alike_by:
+        together = (sum_by(groups, residual) ** 2).sum(-1)
+        alike = (sum_by(groups, pull) ** 2).sum(-1) / np.maximum((pull**2).sum(-1), 1e-300)
+        found = np.where(apart > 1e-12, together / np.maximum(apart, 1e-300), alike)
+        effect = np.maximum(effect, np.minimum(found, np.maximum(alike, 1.0)))
     # Where many turns of an item are labelled, what its verdicts add and what its labels add to that are correlated.
     of_item = sum_by_item(imputed - value[..., None]) / turns
     below = quantile**2 * 2 * np.maximum((of_item * sum_by_item(residual)).sum(-1), 0.0)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nextturn.probe.errors import BadInput, NextturnError, one_line
-from nextturn.probe.models import emulates_bfloat16
-from nextturn.probe.terminal import is_main_process, processes, say, say_once
+from nextturn.probe.models import emulates_bfloat16, usable_dtype
+from nextturn.probe.terminal import is_main_process, processes, say
 from nextturn.train.recipe import TrainRecipe, fitted
 
 T = TypeVar("T")
@@ -74,10 +74,7 @@ def dtype_here(dtype: str, args: Any, key: str = "model.dtype") -> str:
         args: trl's config.
         key: The recipe key that says `dtype`, for the message.
     """
-    if dtype == "bfloat16" and args.use_cpu and not launcher_deepspeed() and emulates_bfloat16():
-        say_once(f"{key}: float32 instead of bfloat16, for which this CPU has no instructions")
-        return "float32"
-    return dtype
+    return usable_dtype(dtype, "cpu", key) if args.use_cpu and not launcher_deepspeed() else dtype
 
 
 def launcher_deepspeed() -> bool:

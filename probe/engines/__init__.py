@@ -6,7 +6,7 @@ from typing import Any
 
 from nextturn.probe.engines.base import Engine
 from nextturn.probe.errors import BadInput
-from nextturn.probe.models import ModelFolder, load_model, note_emulation, own_device
+from nextturn.probe.models import ModelFolder, load_model, used_dtype
 from nextturn.probe.settings import ProbeSection
 
 
@@ -34,15 +34,11 @@ def open_engine(
         if probe.server is None:
             raise BadInput("probe.engine: openai needs `probe.server` with `urls`, such as http://localhost:8000/v1")
         return OpenAIEngine(probe.server, tokenizer)
+    dtype = used_dtype(folder, probe.dtype, device, f"{where}.dtype")
     if probe.engine == "vllm":
         from nextturn.probe.engines.vllm import VllmEngine
 
-        return VllmEngine(folder, tokenizer, probe.vllm, probe.dtype, probe.seed, where)
+        return VllmEngine(folder, tokenizer, probe.vllm, dtype, probe.seed, where)
     from nextturn.probe.engines.hf import HfEngine
 
-    def load() -> Any:
-        if (device or own_device()) == "cpu":
-            note_emulation(folder, probe.dtype)
-        return load_model(folder, probe.dtype, device)
-
-    return HfEngine(None, tokenizer, probe.batch_tokens, load=load)
+    return HfEngine(None, tokenizer, probe.batch_tokens, load=lambda: load_model(folder, dtype, device))

@@ -423,6 +423,23 @@ def live_model(trainer: Any, dtype: str = "auto") -> Iterator[Any]:
             model.train(training)
 
 
+@contextmanager
+def plain_forward(model: Any) -> Iterator[str]:
+    """Let a model in training compute in the dtype of its weights, and provide the name of that dtype.
+
+    With `bf16: true` accelerate has `forward` of float32 weights compute in bfloat16. A checkpoint of these weights, measured
+    later, would then get other figures.
+    """
+    wrapped = vars(model).get("forward")
+    if wrapped is not None and "_original_forward" in vars(model):
+        model.forward = model._original_forward
+    try:
+        yield str(model.dtype).removeprefix("torch.")
+    finally:
+        if wrapped is not None:
+            model.forward = wrapped
+
+
 def _rounded(model: Any, dtype: Any) -> Any:
     """Return a copy of the live weights in another type, for speed: float32 under autocast generates several times slower.
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest
 from nextturn.probe.errors import BadInput, CannotScore, EngineError, one_line
-from nextturn.probe.models import ModelFolder, checkpoint_dtype, note_emulation, served_folder
+from nextturn.probe.models import ModelFolder, checkpoint_dtype, served_folder
 from nextturn.probe.settings import VllmSection
 from nextturn.probe.weights import read_config
 
@@ -153,10 +153,7 @@ class VllmEngine:
     def _load(self, path: Path) -> LLM:
         vllm = import_vllm()
         from vllm.exceptions import VLLMError
-        from vllm.platforms import current_platform
 
-        if current_platform.is_cpu():
-            note_emulation(self.folder, self.dtype)
         folder, section = self.folder, self.section
         try:
             return vllm.LLM(

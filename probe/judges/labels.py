@@ -30,7 +30,8 @@ LABELS: tuple[str, ...] = (
     "degenerate",
 )
 GENUINE = "genuine_followup"
-ROUGH = "follow-up, rules (rough)"
+ROUGH = "follow-up, rules (rough, loose)"
+"""The name of rates by `rules`, which was fitted on labels by the loose definition of a genuine follow-up."""
 
 # These labels say who speaks, not how well: a person can repeat a question, change the subject or only say thanks. A turn
 # that solves or explains, repeats the answer, or is no language was not written from the user's side. Planning thinks about
@@ -39,7 +40,7 @@ ROLE_CONSISTENT: frozenset[str] = frozenset({"genuine_followup", "user_restateme
 
 
 def followup_name(judge: object) -> str:
-    """Return the name of follow-up rates by a judge's version. `rules` counts 11 points too many after fine-tuning."""
+    """Return the name of follow-up rates by a judge's version."""
     return ROUGH if str(judge).startswith("rules") else "follow-up"
 
 
@@ -52,7 +53,7 @@ def in_order(labels: Collection[str]) -> list[str]:
 def prompt_parts() -> dict[str, Any]:
     """Return the contents of `llm.yaml`: version, task, labels, rules, examples and the other parts of the prompt.
 
-    "labels" maps each label, the gravest first, to its meaning. The label page shows the same meanings to people.
+    "labels" maps each label, the gravest first, to its meaning. The label page shows meanings, rules and examples to people.
     """
     return yaml.safe_load(Path(__file__).with_name("llm.yaml").read_text(encoding="utf-8"))
 

@@ -152,7 +152,9 @@ def _constant_part() -> str:
     letter_of = {label: letter for letter, label in LETTERS.items()}
     examples = []
     for example in words["examples"]:
-        turns = [f"  Message: {turn}\n  {letter_of[label]}, {label}: {why}" for label, turn, why in example["turns"]]
+        turns = [
+            f"  Message: {turn}\n  {letter_of[label]}, {label}: {why}" for label, turn, why, *_ in example["turns"]
+        ]
         examples.append("\n".join([f"User: {example['user']}", f"Assistant: {example['assistant']}", *turns]))
     parts = [words["task"], "\n".join(labels), words["rules"], "Examples:", *examples, words["data"]]
     return "\n\n".join(part.strip() for part in parts)

@@ -160,8 +160,8 @@ def agreement(
         "n": len(rows),
         "n_scored": len(scored),
         "unscored": dict(Counter(verdict.unscored or "no reason" for verdict in verdicts if verdict.label is None)),
-        "binary": _kappa_and_accuracy(_genuine_or_other(scored)),
-        "full": _kappa_and_accuracy(scored),
+        "binary": kappa_and_accuracy(genuine_or_other(scored)),
+        "full": kappa_and_accuracy(scored),
         "labels": {label: _label_figures(label, scored) for label in LABELS if label in used},
         "groups": [group for names in ((), *by) for group in _groups(judged, names)],
     }
@@ -171,7 +171,8 @@ def _scored(judged: Sequence[tuple[LabelledTurn, str | None]]) -> list[Scored]:
     return [(row.label, label, row.conversation) for row, label in judged if label is not None]
 
 
-def _genuine_or_other(scored: Sequence[Scored]) -> list[Scored]:
+def genuine_or_other(scored: Sequence[Scored]) -> list[Scored]:
+    """Return the rows with "other" in place of every label that is not genuine."""
     name = {label: label if label == GENUINE else "other" for label in LABELS}
     return [(name[human], name[machine], where) for human, machine, where in scored]
 
@@ -181,7 +182,8 @@ def _kappa(scored: Sequence[Scored]) -> dict[str, Any]:
     return _figure("kappa", stats.kappa_ci(human, machine, where), "ci95")
 
 
-def _kappa_and_accuracy(scored: Sequence[Scored]) -> dict[str, Any]:
+def kappa_and_accuracy(scored: Sequence[Scored]) -> dict[str, Any]:
+    """Return Cohen's kappa and the share of equal labels, with intervals."""
     return {**_kappa(scored), **_rate("accuracy", [(human == machine, where) for human, machine, where in scored])}
 
 
@@ -206,7 +208,7 @@ def _groups(judged: Sequence[tuple[LabelledTurn, str | None]], names: Sequence[s
             "by": dict(zip(names, values, strict=True)),
             "n": len(groups[values]),
             "n_scored": len(scored),
-            **_kappa(_genuine_or_other(scored)),
+            **_kappa(genuine_or_other(scored)),
             **_rate("read", list(zip(human, where, strict=True))),
             **_rate("judged", list(zip(machine, where, strict=True))),
             **_figure("bias", stats.bias(machine, human, where)),
@@ -226,20 +228,21 @@ def format_agreement(report: Mapping[str, Any]) -> str:
     """Return the figures, a table of labels, the confusion table, and a table per grouping as plain text."""
     whole, *groups = report["groups"]
     lines = [
-        f"judge {report['judge']}: {report['n']} turns, {report['n_scored']} scored, {report['judge_calls']} calls"
+        f"judge {report['judge']}{' (fitted on loose labels)' if report['judge'].startswith('rules') else ''}: "
+        f"{report['n']} turns, {report['n_scored']} scored, {report['judge_calls']} calls"
     ]
     lines += [f"  unscored, {reason}: {count}" for reason, count in report["unscored"].items()]
     for name, figures in (("genuine or not", report["binary"]), ("all labels", report["full"])):
-        lines.append(f"{name:15} kappa {_shown(figures, 'kappa')}   accuracy {_shown(figures, 'accuracy')}%")
-    rates = [f"{_shown(whole, name)}% {name}" for name in ("read", "judged")]
-    lines += [f"{'genuine':15} {', '.join(rates)}, bias {_shown(whole, 'bias')} points", ""]
+        lines.append(f"{name:15} kappa {shown(figures, 'kappa')}   accuracy {shown(figures, 'accuracy')}%")
+    rates = [f"{shown(whole, name)}% {name}" for name in ("read", "judged")]
+    lines += [f"{'genuine':15} {', '.join(rates)}, bias {shown(whole, 'bias')} points", ""]
     labels = report["labels"]
     columns = [label for label, figures in labels.items() if figures["judge"]]
     table = [["", "human", "judge", "precision %", "recall %"]]
     confusion = [["", *(label[:12] for label in columns)]]
     for label, figures in labels.items():
         counts = [str(figures["human"]), str(figures["judge"])]
-        table.append([label, *counts, _shown(figures, "precision"), _shown(figures, "recall")])
+        table.append([label, *counts, shown(figures, "precision"), shown(figures, "recall")])
         if figures["human"]:
             confusion.append([label, *(str(figures["judged_as"].get(column, 0)) for column in columns)])
     lines += [*aligned(table), "", "human labels by row, the judge's by column:", *aligned(confusion)]
@@ -247,13 +250,13 @@ def format_agreement(report: Mapping[str, Any]) -> str:
         table = [[*names, "n", "kappa", "read %", "judged %", "bias"]]
         for group in (group for group in groups if tuple(group["by"]) == names):
             values = ["-" if value is None else " ".join(visible(str(value)).split()) for value in group["by"].values()]
-            figures = [_shown(group, name) for name in ("kappa", "read", "judged", "bias")]
+            figures = [shown(group, name) for name in ("kappa", "read", "judged", "bias")]
             table.append([*values, str(group["n_scored"]), *figures])
         lines += ["", *aligned(table)]
     return "\n".join(lines)
 
 
-def _shown(figures: Mapping[str, Any], name: str) -> str:
+def shown(figures: Mapping[str, Any], name: str) -> str:
     """Return a figure with its interval, such as 57.0 [47.2, 66.3], or "-" where it is not defined."""
     scale, form = {"kappa": (1, "z.2f"), "bias": (100, "+.1f")}.get(name, (100, ".1f"))
     value, ci95 = figures[name], figures["ci95" if name == "kappa" else f"{name}_ci95"]

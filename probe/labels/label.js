@@ -27,7 +27,7 @@ function nextUnlabelled(start) {
 }
 
 function show() {
-  const drawn = DATA.turns[at];
+  const [drawn] = DATA.turns[at] || [];
   const all = DATA.turns.length;
   const done = Object.keys(answers).length;
   byId("count").textContent = all ? `Turn ${at + 1} of ${all}; ${done} labelled${done === all ? ", all of them: save the file" : ""}` : "Nothing is left to label";
@@ -70,7 +70,7 @@ function keepUnsure() {
 }
 
 function save() {
-  const rows = Object.entries(answers).map(([index, [label, sure]]) => ({ ...DATA.turns[index], label, sure }));
+  const rows = Object.entries(answers).flatMap(([index, [label, sure]]) => DATA.turns[index].map(drawn => ({ ...drawn, label, sure })));
   const link = element("a", "");
   link.href = URL.createObjectURL(new Blob(rows.map(row => `${JSON.stringify(row)}\n`), { type: "application/jsonl" }));
   link.download = "labels.jsonl";

@@ -4,13 +4,15 @@ Each run gives the same number of turns. Within each set and temperature, turns 
 and unscored turns are drawn more evenly than they occur, so that the judge's rare errors are seen. The chance of each turn
 is stored with its label, so `nextturn probe correct` can undo it. The page is one HTML file that works offline. It shows the
 conversation and the turn, but not the run and not the judge's label. The page saves the labels as a file, which `--import`
-adds to labels.jsonl; the next page holds the turns that still have no label.
+adds to labels.jsonl; the next page holds the turns that still have no label. Turns of the same words are shown once. With
+`--repeat` the page also shows turns that were labelled before, to measure how far a second reading agrees with the first.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,10 +21,12 @@ from pathlib import Path
 from nextturn.probe.errors import BadInput
 from nextturn.probe.files import sha256_text, write_atomic
 from nextturn.probe.judges.labels import LABELS, prompt_parts
+from nextturn.probe.labels.agreement import genuine_or_other, kappa_and_accuracy, shown
 from nextturn.probe.measure.kept import add_questions_argument
 from nextturn.probe.measure.results import load_runs
 from nextturn.probe.measure.turns import (
     FEWEST,
+    Annotator,
     DrawnTurn,
     JudgedTurn,
     Label,
@@ -37,6 +41,9 @@ SPREAD: dict[bool | None, float] = {True: 0.50, False: 0.36, None: 0.50}
 """Standard deviation of "an annotator calls the turn genuine" among turns that the judge calls genuine, or not. The share
 of labels of a stratum is in proportion to it (Neyman 1934). Of 551 turns of small models on which rules/2 had not been
 fitted, an annotator called 48% and 15% genuine. For unscored turns (None) nothing is known, so this is the largest value."""
+
+REPEATED = 20
+"""Number of turns that `--repeat` shows again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--import", dest="saved", type=Path, metavar="FILE", help="add the labels that the page saved, and exit"
     )
+    parser.add_argument(
+        "--annotator", metavar="NAME", help="who labels (default: who labelled the file so far, or $USER)"
+    )
+    parser.add_argument("--annotator-kind", choices=("person", "model"), default="person", help="default: person")
+    again = f"show {REPEATED} turns of these labels once more, for the agreement of two readings; --import prints it"
+    parser.add_argument("--repeat", type=Path, metavar="FILE", help=again)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -66,32 +79,64 @@ def run(arguments: argparse.Namespace) -> None:
             turns += of_run
     labels = read_labels(out) if out.exists() else []
     labels_of_turns(turns, labels, out)
+    name = arguments.annotator or os.environ.get("USER", "unnamed")
+    continued = labels and not arguments.annotator
+    annotator = labels[0].annotator if continued else Annotator(name=name, kind=arguments.annotator_kind)
     if arguments.saved is not None:
-        new = new_labels(arguments.saved, turns, labels, out)
+        saved = read_labels(arguments.saved)
+        if arguments.annotator:  # it says who labelled, whoever the page was made for
+            saved = [label.model_copy(update={"annotator": annotator}) for label in saved]
+        new = new_labels(arguments.saved, [label for label in saved if not label.repeat], turns, labels, out)
+        if again := [label for label in saved if label.repeat]:
+            first = read_labels(arguments.repeat) if arguments.repeat else labels
+            print(agreement_of_readings(first, again, arguments.repeat or out))
+            write_labels(out.with_name(f"{out.stem}_repeated.jsonl"), again)
         write_labels(out, [*labels, *new])
         print(f"{out}: {len(new)} labels added, {len(labels) + len(new)} in all")
         return
     drawn = {turn.key: turn for turn in draw(turns, arguments.n, arguments.seed)}
     labelled = {label.key for label in labels}
-    left = [turn for key, turn in drawn.items() if key not in labelled]
+    left = [turn.model_copy(update={"annotator": annotator}) for key, turn in drawn.items() if key not in labelled]
+    refuse_mixture([*labels, *left], out)
+    given = {label.user_turn: {"label": label.label, "sure": label.sure} for label in labels}
+    if copies := [turn.model_copy(update=given[turn.user_turn]) for turn in left if turn.user_turn in given]:
+        write_labels(out, [*labels, *copies])
+        print(f"{out}: {len(copies)} turns got the label of a turn of the same words")
+        left = [turn for turn in left if turn.user_turn not in given]
+    shown_once: dict[str, Sequence[DrawnTurn]] = {}
+    for turn in left:
+        shown_once[turn.user_turn] = [*shown_once.get(turn.user_turn, ()), turn]
     names = ", ".join(dict.fromkeys(turn.run for turn in turns))
-    print(f"{len(drawn)} user turns drawn from {names}, {len(left)} without a label")
-    if not left:
+    print(f"{len(drawn)} user turns drawn from {names}, {len(left)} without a label, {len(shown_once)} different ones")
+    groups = list(shown_once.values())
+    if arguments.repeat:
+        groups = with_repeats(groups, arguments.repeat, annotator, arguments.seed)
+    if not groups:
         print(f"{out}: all are labelled; `nextturn probe correct` uses these labels")
         return
     path = arguments.page or out.with_name("label.html")
-    write_atomic(path, page(left))
+    write_atomic(path, page(groups))
     print(f"{path}: open this page in a browser, label the turns and save the file; --import FILE adds it to {out}")
+    print(f"labels are {groups[0][0].made_by}; --annotator NAME changes that")
 
 
-def new_labels(saved: Path, turns: Sequence[JudgedTurn], labels: Sequence[Label], out: Path) -> list[Label]:
-    """Return the labels in the page's file `saved` that are not among `labels`, the contents of `out`.
+def refuse_mixture(labels: Sequence[DrawnTurn], out: Path) -> None:
+    """Raise BadInput if the labels of one file are of several definitions or annotators."""
+    if len(made := sorted({label.made_by for label in labels})) > 1:
+        raise BadInput(f"{out}: would hold labels of several kinds ({'; '.join(made)}); name another file with --out")
+
+
+def new_labels(
+    saved: Path, read: Sequence[Label], turns: Sequence[JudgedTurn], labels: Sequence[Label], out: Path
+) -> list[Label]:
+    """Return the labels `read` from the page's file `saved` that are not among `labels`, the contents of `out`.
 
     Raises:
-        BadInput: A label is for a turn of none of the runs, or differs from the label that the turn already has.
+        BadInput: A label is for a turn of none of the runs, differs from the label that the turn already has, or is by
+            another definition or annotator.
     """
+    refuse_mixture([*labels, *read], out)
     before = {label.key: label.label for label in labels}
-    read = read_labels(saved)
     known = {label.key for label in labels_of_turns(turns, read, saved)}
     for label in read:
         if label.key not in known:
@@ -99,6 +144,41 @@ def new_labels(saved: Path, turns: Sequence[JudgedTurn], labels: Sequence[Label]
         if (first := before.get(label.key, label.label)) != label.label:
             raise BadInput(f"{saved}: {label} is {label.label} here and {first} in {out}; expected one label per turn")
     return [label for label in read if label.key not in before]
+
+
+def with_repeats(
+    groups: Sequence[Sequence[DrawnTurn]], path: Path, annotator: Annotator | None, seed: int
+) -> list[Sequence[DrawnTurn]]:
+    """Return the turns to show with REPEATED turns between them that have a label in `path`, drawn at random.
+
+    Raises:
+        BadInput: The labels in `path` are loose, so a strict reading cannot be compared with them.
+    """
+    labels = sorted(read_labels(path), key=lambda label: label.key)
+    if any(label.definition == "loose" for label in labels):
+        raise BadInput(f"--repeat {path}: loose labels, expected strict ones, which this page asks for")
+    new = {turn.user_turn for group in groups for turn in group}
+    different = list({label.user_turn: label for label in labels if label.user_turn not in new}.values())
+    rng, mixed = random.Random(seed), list(groups)
+    for label in rng.sample(different, min(REPEATED, len(different))):
+        again = {"label": None, "sure": True, "annotator": annotator, "repeat": True}
+        mixed.insert(rng.randrange(len(mixed) + 1), [DrawnTurn.model_validate({**dict(label), **again})])
+    return mixed
+
+
+def agreement_of_readings(first: Sequence[Label], again: Sequence[Label], path: Path) -> str:
+    """Return in words how far second readings agree with the first ones.
+
+    Raises:
+        BadInput: `first`, the contents of `path`, lacks a turn that was read again.
+    """
+    labels = {label.key: label.label for label in first}
+    if missing := [label for label in again if label.key not in labels]:
+        raise BadInput(f"{path}: no first label for {missing[0]}; name the file of the first labels with --repeat FILE")
+    pairs = [(labels[label.key], label.label, label.messages[0]["content"]) for label in again]
+    readings = (kappa_and_accuracy(pairs), kappa_and_accuracy(genuine_or_other(pairs)))
+    words = [f"equal {shown(of, 'accuracy')}%, kappa {shown(of, 'kappa')}" for of in readings]
+    return f"{len(again)} turns labelled again, not counted. All labels: {words[0]}; genuine or not: {words[1]}"
 
 
 def write_labels(path: Path, labels: Sequence[DrawnTurn]) -> None:
@@ -125,7 +205,7 @@ def draw(turns: Sequence[JudgedTurn], n: int, seed: int) -> list[DrawnTurn]:
     strata: dict[StratumKey, list[JudgedTurn]] = defaultdict(list)
     for turn in turns:
         strata[turn.stratum_key].append(turn)
-    shown: list[tuple[float, DrawnTurn]] = []
+    in_order: list[tuple[float, DrawnTurn]] = []
     for name in dict.fromkeys(turn.run for turn in turns):
         sizes = {key: len(members) for key, members in strata.items() if key[0] == name}
         if n < len(sizes):
@@ -141,8 +221,9 @@ def draw(turns: Sequence[JudgedTurn], n: int, seed: int) -> list[DrawnTurn]:
             for rank, turn in enumerate(members[:count]):
                 position = (rank + rng.random()) / count if rank else rng.random() - 1
                 p = round(count / len(members), 6)
-                shown.append((position, DrawnTurn(**dict(turn), stratum=stratum, p=p, seed=seed)))
-    return [turn for _, turn in sorted(shown, key=lambda pair: pair[0])]
+                drawn = DrawnTurn(**dict(turn), stratum=stratum, p=p, seed=seed, definition="strict")
+                in_order.append((position, drawn))
+    return [turn for _, turn in sorted(in_order, key=lambda pair: pair[0])]
 
 
 def shares(sizes: Mapping[StratumKey, int], n: int) -> dict[StratumKey, int]:
@@ -166,21 +247,29 @@ def shares(sizes: Mapping[StratumKey, int], n: int) -> dict[StratumKey, int]:
 # --- The page
 
 
-def page(drawn: Sequence[DrawnTurn]) -> str:
-    """Return the page as one HTML file that works offline. It keeps the labels in the browser and saves labels.jsonl."""
+def page(groups: Sequence[Sequence[DrawnTurn]]) -> str:
+    """Return the page as one HTML file that works offline. It keeps the labels in the browser and saves labels.jsonl.
+
+    Args:
+        groups: Turns of the same words. The first of a group is shown, and its label is saved for all of them.
+    """
     from markupsafe import Markup
 
     from nextturn.probe.report.page import as_script, packaged, page_template, policy
 
+    words = prompt_parts()  # the judge `llm` reads the same definition and examples
     keys = {str(number): label for number, label in enumerate(LABELS, start=1)}
     key_of = {label: key for key, label in keys.items()}
     style = packaged("report/report.css") + packaged("labels/label.css")
     script = packaged("report/page.js") + packaged("labels/label.js")
-    store = sha256_text(json.dumps([turn.turn_sha256 for turn in drawn]))
-    data = {"keys": keys, "turns": [turn.model_dump(by_alias=True) for turn in drawn], "store": store}
+    store = sha256_text(json.dumps([turn.turn_sha256 for group in groups for turn in group]))
+    turns = [[turn.model_dump(by_alias=True) for turn in group] for group in groups]
+    data = {"keys": keys, "turns": turns, "store": store}
     return page_template(packaged("labels/label.html")).render(
         policy=policy(style, script),
-        meanings=[(key_of[label], label, meaning) for label, meaning in prompt_parts()["labels"].items()],
+        meanings=[(key_of[label], label, meaning) for label, meaning in words["labels"].items()],
+        rules=words["rules"].strip().split("\n"),
+        examples=[{**each, "turns": [turn[:3] for turn in each["turns"]]} for each in words["examples"]],
         keys=keys,
         style=Markup(style),
         script=Markup(script),

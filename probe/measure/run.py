@@ -314,6 +314,8 @@ def measure_folder(
                 "probe.server.extras: given false, expected true for this chat template: it marks the answer with special "
                 "tokens, which a server leaves out of its texts without extras"
             )
+    else:  # the recipe says the dtype of a server, which cannot be asked
+        probe = probe.model_copy(update={"dtype": models.used_dtype(folder, probe.dtype, device)})
     with closing(open_engine(folder, tokenizer, probe, device)) as engine:
         if served:
             # The weights of a server cannot be hashed. Only its name for the model identifies them.
@@ -331,7 +333,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
         model = f"served by {', '.join(probe.server.urls) if probe.server else 'no server yet'}"
     else:
         total = models.parameter_count(folder)
-        dtype = models.checkpoint_dtype(folder) if probe.dtype == "auto" else probe.dtype
+        dtype = models.used_dtype(folder, probe.dtype)
         size = f"{total / 1e6:,.1f}M parameters, {models.whole_bytes(folder, dtype) / 2**30:.2f} GiB in {dtype}"
         model = f"{size}, engine {probe.engine}"
     lines = [f"model     {folder.name}: {model}"]

@@ -85,8 +85,31 @@ class Stratum(BaseModel):
     of: int
 
 
+class Annotator(BaseModel):
+    """Who labelled a turn. Rates by different annotators are not subtracted."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    kind: Literal["person", "model"]
+
+    def __str__(self) -> str:
+        return visible(f"{self.name} ({self.kind})")
+
+
+Definition = Literal["loose", "strict"]
+"""What counts as a genuine follow-up. strict: what depends on the answer (`judges/llm.yaml`, version 3). loose: also a
+question about the things of the problem."""
+
+
 class DrawnTurn(JudgedTurn):
-    """A drawn user turn: a row of labels.jsonl, format 1, that has no label yet; docs/judges.md describes the format."""
+    """A drawn user turn: a row of labels.jsonl, format 1, that has no label yet; docs/judges.md describes the format.
+
+    Attributes:
+        definition: Rows of older versions name none and are loose.
+        annotator: None: unknown.
+        repeat: The turn was labelled before and is shown again. Such a label is never counted.
+    """
 
     version: Literal[1] = Field(default=1, alias="schema")
     perturbation: Literal["none"] = "none"
@@ -95,6 +118,14 @@ class DrawnTurn(JudgedTurn):
     seed: int
     label: str | None = None
     sure: bool = True
+    definition: Definition = "loose"
+    annotator: Annotator | None = None
+    repeat: bool = False
+
+    @property
+    def made_by(self) -> str:
+        """The definition and the annotator, such as "strict, ann (person)"."""
+        return f"{self.definition}, {self.annotator or 'an unknown annotator'}"
 
 
 KnownLabel = Annotated[str, Field(pattern=f"^({'|'.join(LABELS)})$")]

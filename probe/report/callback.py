@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from nextturn.probe.chat import Chat
 from nextturn.probe.engines.base import Engine
-from nextturn.probe.engines.hf import HfEngine, live_model
+from nextturn.probe.engines.hf import HfEngine, live_model, plain_forward
 from nextturn.probe.engines.shared import on_all_ranks
 from nextturn.probe.errors import BadInput, SettingsChanged
 from nextturn.probe.files import sha256_text
@@ -58,6 +58,7 @@ def measure_model(
         folder = Path(out) if out else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         live = stack.enter_context(_evaluated(model))
         engine = HfEngine(live, tokenizer, probe.batch_tokens)
+        probe = probe.model_copy(update={"dtype": stack.enter_context(plain_forward(live))})
         return run_probe(engine, chat, info_of(live, chat, label), probe, folder)
 
 
@@ -115,16 +116,17 @@ class ProbeCallback(TrainerCallback):
             devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
             stack.enter_context(torch.random.fork_rng(devices))  # training draws the same numbers with and without
             live = stack.enter_context(live_model(self.trainer) if self.trainer else _evaluated(model))
+            probe = self.probe.model_copy(update={"dtype": stack.enter_context(plain_forward(live))})
 
             def run(engine: Engine) -> None:
                 info = info_of(live, chat, folder.name, step)
                 try:
-                    self.results[folder.name] = run_probe(engine, chat, info, self.probe, folder, self.sets)
+                    self.results[folder.name] = run_probe(engine, chat, info, probe, folder, self.sets)
                 except SettingsChanged as error:  # of an earlier training into the same folder
                     aside = folder.with_name(f"before-{time.time_ns()}-{folder.name}")
                     say(f"{error}; that probe is set aside as {aside}")
                     folder.rename(aside)
-                    self.results[folder.name] = run_probe(engine, chat, info, self.probe, folder, self.sets)
+                    self.results[folder.name] = run_probe(engine, chat, info, probe, folder, self.sets)
 
             on_all_ranks(HfEngine(live, processing_class, self.probe.batch_tokens), ranks, run)
         if ranks.is_main_process:

@@ -80,8 +80,11 @@ def compare(
     comparison = compare_runs(load_runs(dirs, questions))
     if comparison.differences and not force:
         reasons = "; ".join(comparison.differences)
-        raise IncomparableRuns(f"these runs were measured differently (--force compares them anyway): {reasons}")
-    comparison = with_labels(comparison, dirs, labels)
+        raise IncomparableRuns(
+            f"these runs were measured differently: {reasons}. Measure them with the same settings (for dtype: --probe.dtype "
+            "float32), or add --force"
+        )
+    comparison = with_labels(comparison, dirs, labels, force)
     plot = draw_tradeoff(comparison, y)
     if plot:
         write_atomic(out / "tradeoff.png", plot)

@@ -8,11 +8,12 @@ from this table. All runs answer the same items, so a difference is paired by it
 from __future__ import annotations
 
 import json
+import math
 import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -67,17 +68,22 @@ class CorrectedDifference:
 
 @dataclass(frozen=True)
 class CorrectedRate(CorrectedDifference):
-    """A follow-up rate as judged and as corrected by so many labels; `bias` is judged minus corrected."""
+    """A follow-up rate as judged and as corrected by so many labels.
+
+    `bias` is judged minus corrected, `sure` the rate corrected by the labels alone of which the annotator was sure.
+    """
 
     labels: int
     bias: Estimate
+    sure: Estimate
 
 
 @dataclass(frozen=True)
 class Correction:
     """Follow-up rates of runs corrected by labels (`nextturn.probe.report.correct`).
 
-    `labels` and `unsure` count by run; a run without labels has 0 and no corrected rate.
+    `labels` and `unsure` count by run; a run without labels has 0 and no corrected rate. `made_by` names the definition and the
+    annotator of the labels; with --force there may be several annotators.
     """
 
     files: tuple[str, ...]
@@ -85,13 +91,15 @@ class Correction:
     unsure: dict[str, int]
     rates: tuple[CorrectedRate, ...]
     differences: tuple[CorrectedDifference, ...]
+    made_by: tuple[str, ...]
 
     @property
     def behind(self) -> str:
-        """180 labels (base 60, step-20 60, step-39 60; 7 unsure)"""
+        """180 labels (base 60, step-20 60, step-39 60; 7 unsure; strict, ann (person))"""
         each = ", ".join(f"{printable(run)} {count}" for run, count in self.labels.items() if count)
         unsure = sum(self.unsure.values())
-        return f"{sum(self.labels.values())} labels ({each}{f'; {unsure} unsure' if unsure else ''})"
+        made = f"{'SEVERAL ANNOTATORS: ' if len(self.made_by) > 1 else ''}{' and '.join(self.made_by)}"
+        return f"{sum(self.labels.values())} labels ({each}{f'; {unsure} unsure' if unsure else ''}; {made})"
 
     def rate(self, run: str, name: str | None, decoding: str | None) -> CorrectedRate | None:
         wanted = (run, name, decoding)
@@ -208,19 +216,38 @@ class Comparison:
 
     @cached_property
     def patterns(self) -> dict[str, dict[str, Pattern]]:
-        """The pattern of each follow-up set for each run, by labels where the run has any."""
+        """The pattern of each follow-up set for each run, by labels where the run has any; NEEDS_LABELS where only labels can say."""
 
         def pattern(run: str, name: str) -> Pattern:
             decodings = self.decodings[name]
-            return pattern_of({at: self.corrected(run, Metric("followup", name, "rate", at)) for at in decodings})
+            found = pattern_of({at: self.corrected(run, Metric("followup", name, "rate", at)) for at in decodings})
+            by_judge_alone = not self.is_labelled(run) and (self.followup == ROUGH or name in self.unusable)
+            return replace(found, name=NEEDS_LABELS) if by_judge_alone else found
 
         return {name: {run: pattern(run, name) for run in self.names} for name in self.decodings}
 
     @cached_property
     def overall(self) -> dict[str, str]:
         """The pattern of each run over all clear sets: "context-bound" if they differ, "unclear" if there is none."""
-        clear = {run: {found[run].name for found in self.patterns.values()} & CLEAR for run in self.names}
+
+        found = {run: {of_set[run].name for of_set in self.patterns.values()} for run in self.names}
+        clear = {run: names & CLEAR or names & {NEEDS_LABELS} for run, names in found.items()}
         return {run: "context-bound" if len(names) > 1 else "".join(names) or "unclear" for run, names in clear.items()}
+
+    def is_labelled(self, run: str) -> bool:
+        """Return True if the follow-up rates of a run are corrected by labels."""
+        return bool(self.correction and self.correction.labels.get(run))
+
+    @cached_property
+    def unusable(self) -> dict[str, str]:
+        """The sets on which the judge does not rate real user turns above the baseline's at its lowest temperature, with both rates."""
+        found = {}
+        for name, decodings in self.decodings.items():
+            real = self.estimate(self.names[0], Metric("actual", name, "rate"))
+            model = self.estimate(self.names[0], Metric("followup", name, "rate", decodings[0]))
+            if real.n and not _is_above(real, model):
+                found[name] = f"real user turns {percent(real)}, the model's {percent(model)}"
+        return found
 
     # Training runs.
 
@@ -250,7 +277,8 @@ class Comparison:
     def judge_note(self) -> str:
         """Return one line on how far to trust the judge: its bias, unscored turns, changes without labels."""
         rough = self.followup == ROUGH and bool(self.select("followup"))
-        notes = ["this judge overstates follow-up, most of all after fine-tuning"] if rough else []
+        notes = ["rules is rough, was fitted on loose labels, and shows no pattern without labels"] if rough else []
+        notes += [f"unusable on {printable(name)}: {rates}" for name, rates in self.unusable.items()]
         unscored = []
         for run in self.runs:
             cells = [cell for kinds in run.results.followup.values() for at in kinds.values() for cell in at.values()]
@@ -364,6 +392,7 @@ LOW = 0.10
 """Follow-up rate that divides low from high. The paper calls 1-5% collapsed and 15-47% surfacing under sampling."""
 
 CLEAR = {"present", "latent", "absent"}
+NEEDS_LABELS = "needs labels"
 
 
 def pattern_of(rates: Mapping[str, Estimate]) -> Pattern:
@@ -375,6 +404,13 @@ def pattern_of(rates: Mapping[str, Estimate]) -> Pattern:
         return Pattern("present", greedy, sampled)
     name = {("low", "high"): "latent", ("low", "low"): "absent"}.get(levels)
     return Pattern(name or ("unclear" if greedy.n or sampled.n else "not measured"), greedy, sampled)
+
+
+def _is_above(higher: Estimate, lower: Estimate) -> bool:
+    """Return True if a rate is above another one beyond chance (MOVER, as for independent samples)."""
+    if higher.ci95 is None or lower.ci95 is None or higher.value is None or lower.value is None:
+        return False
+    return higher.value - lower.value > math.hypot(higher.value - higher.ci95[0], lower.ci95[1] - lower.value)
 
 
 def _level(estimate: Estimate) -> str:
@@ -447,7 +483,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "runs": [{"name": run.name, "folder": str(run.folder), **asdict(run.results.model)} for run in comparison.runs],
         "trainings": {run.name: len(run.parts) for run in comparison.runs},
         "settings": comparison.runs[0].results.settings.model_dump(),
-        **{key: list(getattr(comparison, key)) for key in ("differences", "remarks", "warnings")},
+        **{key: list(getattr(comparison, key)) for key in ("differences", "remarks", "warnings", "unusable")},
         "figures": [
             {"run": figure.run, **figure.metric._asdict(), **plain(figure.estimate), "changes": plain(figure.changes)}
             for figure in comparison.figures
@@ -516,10 +552,11 @@ def terminal_table(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    corrected = ", corrected by labels" if comparison.correction else ""
+    by_labels = {run: " (by labels)" if comparison.is_labelled(run) else "" for run in comparison.names}
     for name, patterns in comparison.patterns.items():
-        listed = ", ".join(f"{run} {pattern.name}" for run, pattern in patterns.items())
-        yield f"pattern of {printable(name)}{corrected}: {listed}"
+        shown = {run: pattern.name for run, pattern in patterns.items() if pattern.name != NEEDS_LABELS}
+        if listed := ", ".join(f"{run} {pattern}{by_labels[run]}" for run, pattern in shown.items()):
+            yield f"pattern of {printable(name)}: {listed}"
     real = {figure.metric.set: figure.estimate for figure in reversed(comparison.select("actual", name="rate"))}
     yield from (f"real users on {printable(name)}: {percent(estimate)}" for name, estimate in real.items())
     cut = [figure for figure in comparison.select("outcome", name="truncated") if figure.estimate.value]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--labels", type=Path, metavar="FILE", help="output of `probe label` (default: labels.jsonl in a DIR)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write corrected.json there")
+    parser.add_argument("--force", action="store_true", help="use labels of several annotators together")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     paths = [arguments.labels] if arguments.labels else label_files(arguments.folders, runs)
     if not paths:
         raise BadInput(f"no labels.jsonl in {' or '.join(map(str, arguments.folders))}, and --labels names no file")
-    correction = correct(runs, paths)
+    correction = correct(runs, paths, arguments.force)
     print(correction_table(correction))
     if arguments.out is not None:
         write_json(arguments.out / "corrected.json", {"schema": 1, **plain(correction)})
@@ -75,11 +76,12 @@ def label_files(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Pa
 # --- The correction
 
 
-def correct(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Correction:
+def correct(runs: Sequence[FinishedRun], paths: Sequence[Path], force: bool = False) -> Correction:
     """Return the corrected follow-up rates of every run that has labels in the given files.
 
     Raises:
-        IncomparableRuns: The runs were measured differently, so that a difference between them says nothing.
+        IncomparableRuns: The runs were measured differently, so that a difference between them says nothing; or the labels are
+            of two definitions, or of several annotators and `force` is False.
         BadInput: No run has labels; a run has fewer than FEWEST, or none for a set and temperature; a label is for a turn
             that its run does not have; or a turn has two labels.
         DataError: A row of a file is not in the format of `probe label`.
@@ -89,42 +91,54 @@ def correct(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Correction:
             f"these runs were measured differently: {'; '.join(problems)}. Probe them with the same settings, or correct each "
             "by itself"
         )
-    return correction_of(runs, paths)
+    return correction_of(runs, paths, force)
 
 
-def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Correction:
+def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path], force: bool = False) -> Correction:
     """Return the corrected rates of all runs with labels, and their differences from the first run."""
     import numpy as np
 
     turns = {run.name: user_turns(run) for run in runs}
     labels = _labels_of(turns, paths)
+    made_by = _refuse_mixture(labels.values(), force)
     read = {name: [labels[turn.key] for turn in of_run if turn.key in labels] for name, of_run in turns.items()}
     items = dict.fromkeys(_item(turn) for of_run in turns.values() for turn in of_run)
     numbers = {item: number for number, item in enumerate(items)}
+    texts: dict[str, int] = {}
     rates: list[CorrectedRate] = []
     changes: list[CorrectedDifference] = []
     first, *_ = turns
     baseline: dict[Group, stats.Corrected] = {}
+
+    def corrected(members: Sequence[JudgedTurn], weights: Mapping[Key, float]) -> stats.Corrected:
+        return stats.corrected(
+            judged=np.array([turn.judged_genuine is True for turn in members]),
+            read=np.array([float(turn.key in labels and labels[turn.key].genuine) for turn in members]),
+            weights=np.array([weights.get(turn.key, 0.0) for turn in members]),
+            items=np.array([numbers[_item(turn)] for turn in members]),
+            n_items=len(numbers),
+            scored=np.array([turn.judged_genuine is not None for turn in members]),
+            texts=np.array([texts.setdefault(turn.user_turn, len(texts)) for turn in members]),
+        )
+
     for name, of_run in turns.items():
         if not read[name]:
             continue
         weights = weights_of(name, of_run, read[name])
+        try:
+            of_sure = weights_of(name, of_run, [label for label in read[name] if label.sure])
+        except BadInput:  # too few of them
+            of_sure = {}
         for group in _groups(of_run):
             members = _within(of_run, group)
-            rate = stats.corrected(
-                judged=np.array([turn.judged_genuine is True for turn in members]),
-                read=np.array([float(turn.key in labels and labels[turn.key].genuine) for turn in members]),
-                weights=np.array([weights.get(turn.key, 0.0) for turn in members]),
-                items=np.array([numbers[_item(turn)] for turn in members]),
-                n_items=len(numbers),
-                scored=np.array([turn.judged_genuine is not None for turn in members]),
-            )
+            rate, by_sure = corrected(members, weights), corrected(members, of_sure)
             scored = [turn for turn in members if turn.judged_genuine is not None]
             judged = stats.clustered_rate([turn.judged_genuine is True for turn in scored], list(map(_item, scored)))
             value = _estimate(stats.corrected_bounds(rate), len(members))
             bias = _estimate(stats.bias_bounds(rate), len(scored)) if scored else stats.NOTHING
             count = sum(turn.key in labels for turn in members)
-            rates.append(CorrectedRate(name, *group, judged, value, count, bias))
+            sure = _estimate(stats.corrected_bounds(by_sure), len(members)) if of_sure else stats.NOTHING
+            rates.append(CorrectedRate(name, *group, judged, value, count, bias, sure))
             before = _within(turns[first], group)
             if name == first:
                 baseline[group] = rate
@@ -136,14 +150,28 @@ def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Correct
                 changes.append(CorrectedDifference(name, *group, judged, difference))
     counts = {name: len(of_run) for name, of_run in read.items()}
     unsure = {name: sum(not label.sure for label in of_run) for name, of_run in read.items()}
-    return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(changes))
+    return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(changes), made_by)
+
+
+def _refuse_mixture(labels: Iterable[Label], force: bool) -> tuple[str, ...]:
+    """Return the definition and the annotator of the labels, several of them only with `force` and of one definition."""
+    made = dict(sorted((label.made_by, label.definition) for label in labels))
+    definitions = len(set(made.values()))
+    if definitions > 1 or (len(made) > 1 and not force):
+        unlike = "by the loose and the strict definition" if definitions > 1 else "of several annotators"
+        raise IncomparableRuns(
+            f"labels {unlike} are not compared ({'; '.join(made)}); name one file with --labels, or correct each run by "
+            f"itself{'' if definitions > 1 else ', or add --force'}"
+        )
+    return tuple(made)
 
 
 def _labels_of(turns: Mapping[str, Sequence[JudgedTurn]], paths: Sequence[Path]) -> dict[Key, Label]:
     """Return the labels of the runs' turns by key, from all files."""
     labels: dict[Key, Label] = {}
     for path in paths:
-        for label in labels_of_turns([turn for of_run in turns.values() for turn in of_run], read_labels(path), path):
+        counted = [label for label in read_labels(path) if not label.repeat]
+        for label in labels_of_turns([turn for of_run in turns.values() for turn in of_run], counted, path):
             if label.key in labels:
                 raise BadInput(f"{path}: a label for {label}, which {paths[0]} labels too; expected one label per turn")
             labels[label.key] = label
@@ -228,11 +256,18 @@ def _estimate(bounds: stats.Bounds, n: int) -> Estimate:
 def correction_table(correction: Correction) -> str:
     """Return rates and differences for the terminal, as judged and corrected."""
     changes = {(change.run, change.set, change.temperature): change for change in correction.differences}
-    head = ["set", "decoding", "run", "turns", "labels", "judged", "corrected", "judge's bias"]
+    unsure = any(correction.unsure.values())
+    head = ["set", "decoding", "run", "turns", "labels", "judged", "corrected", *(["sure only"] if unsure else [])]
+    head += ["judge's bias"]
     rows = [[*head, *(["change judged", "change corrected"] if changes else [])]]
     order = list(dict.fromkeys((rate.set, rate.temperature) for rate in correction.rates))
     for rate in sorted(correction.rates, key=lambda rate: order.index((rate.set, rate.temperature))):
-        figures = [percent(rate.judged), percent(rate.corrected), points(rate.bias)]
+        figures = [
+            percent(rate.judged),
+            percent(rate.corrected),
+            *([percent(rate.sure)] if unsure else []),
+            points(rate.bias),
+        ]
         if changes:
             change = changes.get((rate.run, rate.set, rate.temperature))
             figures += [points(change.judged), points(change.corrected)] if change else ["-", "-"]
@@ -254,7 +289,7 @@ def correction_table(correction: Correction) -> str:
 # --- A comparison with its labels
 
 
-def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | None) -> Comparison:
+def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | None, force: bool = False) -> Comparison:
     """Return the comparison with the correction by labels.
 
     Args:
@@ -262,12 +297,13 @@ def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | No
         folders: The folders that were compared.
         path: The file of labels. None takes the labels in the folders; labels that cannot be used, such as too few, then
             become a warning.
+        force: Use labels of several annotators together.
     """
     paths = [path] if path else label_files(folders, comparison.runs)
     if not paths:
         return comparison
     try:
-        return replace(comparison, correction=correction_of(comparison.runs, paths))
+        return replace(comparison, correction=correction_of(comparison.runs, paths, force))
     except BadInput as error:
         if path:
             raise

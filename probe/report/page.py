@@ -170,6 +170,8 @@ def _correction(comparison: Comparison) -> Sequence[Table | Cell]:
     for rate in correction.rates:
         if rate.run in comparison.shown:
             figures = {"labels": str(rate.labels), "judged": percent(rate.judged), "corrected": percent(rate.corrected)}
+            if any(correction.unsure.values()):
+                figures["sure only"] = percent(rate.sure)
             figures["judge's bias"] = points(rate.bias)
             if change := changes.get((rate.run, rate.set, rate.temperature)):
                 figures |= {"change judged": points(change.judged), "change corrected": points(change.corrected)}

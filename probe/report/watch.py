@@ -32,7 +32,7 @@ from nextturn.probe.checkpoints import (
 )
 from nextturn.probe.errors import BadInput, NextturnError
 from nextturn.probe.files import only_process, read_json, remove_unfinished
-from nextturn.probe.models import resolve
+from nextturn.probe.models import resolve, usable_dtype
 from nextturn.probe.terminal import say, say_once
 from nextturn.probe.user_model import refuse_user_model
 
@@ -97,9 +97,12 @@ class Watcher:
     def __init__(
         self, run_dir: Path, probe: ProbeSection, sets: Sequence[LoadedSet], device: str | None, poll_s: float
     ) -> None:
-        self.run_dir, self.probe, self.sets, self.device, self.poll_s = run_dir, probe, sets, device, poll_s
+        self.run_dir, self.sets, self.device, self.poll_s = run_dir, sets, device, poll_s
         self.folder = run_dir / "probe"
         self.recipe: dict[str, Any] = read_json(run_dir / "recipe.json")
+        # Checkpoints may be stored in another dtype than their base, and all of them are compared.
+        dtype = self.recipe["model"]["dtype"] if probe.dtype == "auto" else probe.dtype
+        self.probe = probe.model_copy(update={"dtype": usable_dtype(dtype, device)})
         self.failed: dict[int, str] = {}
         self._looked_at = 0.0
 

@@ -88,7 +88,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     for name in ("labels_of_page.jsonl", "runs/demo/sft/labels.jsonl", "runs/results/labels.jsonl"):
         write_labels(folder / name, [turn.model_copy(update={"label": "new_task"}) for turn in turns])
     probe = {"sets": {"q": {"path": "questions.jsonl"}}, "max_answer_tokens": 8, "max_user_tokens": 6}
-    write_json(folder / "runs/demo/sft/recipe.json", {"model": {"name": "my_model"}, "train": {}, "probe": probe})
+    write_json(
+        folder / "runs/demo/sft/recipe.json",
+        {"model": {"name": "my_model", "dtype": "float32"}, "train": {}, "probe": probe},
+    )
     for name in ("conversations.jsonl", "held_out.jsonl", "more.jsonl"):
         (folder / name).write_text(blocks(README, "json")[0] * 4)
     (folder / "my_rewards.py").write_text(blocks(TEXT[ROOT / "docs" / "architecture.md"], "python")[0])

@@ -78,7 +78,7 @@ def probe_run(folder: Path, label: str = "base", step: int | None = None, *, n: 
                 turns("followup", name, rate if unperturbed else 2 * rate, None if unperturbed else 0.9, each, **where)
         if actual is not None:
             turns("actual", name, actual, None, 1)
-    known = {"prefix_form": "history", "judge": "rules-1", "engine": "hf", "max_answer_tokens": 256}
+    known = {"prefix_form": "history", "judge": "rules-1", "engine": "hf", "dtype": "auto", "max_answer_tokens": 256}
     known |= {"perturbations": [name for name in perturbations if name != "none"], "grounding": grounding is not None}
     known |= {"temperatures": list(TEMPERATURES), "samples": samples, **settings}
     return write_run(folder, label, step, rows, sets, **known)
@@ -169,15 +169,40 @@ def test_patterns_are_read_from_intervals(tmp_path: Path) -> None:
     rates = {
         "absent": (0.0, 0.0, 0.0), "latent": (0.0, 0.1, 0.5), "present": (0.6, 0.1, 0.1), "unclear": (0.1, 0.1, 0.1),
     }  # fmt: skip
-    comparison = comparison_of(probe_run(tmp_path, genuine=rates, n=150))
+    comparison = comparison_of(probe_run(tmp_path, genuine=rates, n=150, judge="llm/9 large"))
     assert {name: patterns["base"].name for name, patterns in comparison.patterns.items()} == {
         name: name for name in rates
     }
     highest = Metric("followup", "latent", "rate", "T=1.0")
     assert comparison.patterns["latent"]["base"].sampled == comparison.estimate("base", highest)
     assert comparison.overall == {"base": "context-bound"}
-    few = comparison_of(probe_run(tmp_path, genuine={"absent": (0.0, 0.0, 0.0)}, n=20))
+    few = comparison_of(probe_run(tmp_path, genuine={"absent": (0.0, 0.0, 0.0)}, n=20, judge="llm/9 large"))
     assert few.patterns["absent"]["base"].name == "unclear", "20 items cannot show a rate below 10%"
+
+
+@pytest.mark.parametrize(
+    ("judge", "n", "real", "generated", "usable"),
+    [
+        ("rules/3", 60, 0.9, 0.2, True),
+        ("rules/3", 18, 0.8, 0.8, False),
+        ("llm/9 large", 60, 0.9, 0.2, True),
+        ("llm/9 large", 60, 0.3, 0.7, False),
+        ("llm/9 small", 18, 0.6, 0.5, False),
+        ("llm/9 large", 60, None, 0.7, True),
+    ],
+)
+def test_a_judge_shows_a_pattern_only_where_it_tells_real_user_turns_from_the_models(
+    judge: str, n: int, real: float | None, generated: float, usable: bool, tmp_path: Path
+) -> None:
+    """Read by a person, real user turns are almost all genuine. `rules` alone shows no pattern on any set."""
+    run = probe_run(tmp_path / "a", genuine={"talks": (generated,) * 3}, actual=real, n=n, judge=judge)
+    comparison = comparison_of(run)
+    assert list(comparison.unusable) == ([] if usable else ["talks"])
+    name = "present" if usable and judge.startswith("llm") else "needs labels"
+    assert comparison.patterns["talks"]["base"].name == comparison.overall["base"] == name
+    assert as_json(comparison)["unusable"] == list(comparison.unusable)
+    shown = format_table([read_json(run / "results.json")])
+    assert ("unusable on talks" in shown, "pattern of talks" in shown) == (not usable, name == "present")
 
 
 @pytest.mark.parametrize("decoding", ["T=0.0", "T=1.0"])
@@ -209,6 +234,7 @@ def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path:
     for settings, reason in (
         ({"judge": "llm-2"}, "judge: rules-1 (base), llm-2 (other)"),
         ({"template": "c" * 64}, "chat template: bbbbbbbbbbbb (base), cccccccccccc (other)"),
+        ({"dtype": "bfloat16"}, "dtype: auto (base), bfloat16 (other)"),
         ({"system_prompt": "Be brief."}, "system_prompt: null (base), Be brief. (other)"),
         ({"a_setting_of_tomorrow": 1}, "a_setting_of_tomorrow: null (base), 1 (other)"),
         ({"n": 61}, "set maths: 60 items 111111111111 (base), 61 items 111111111111 (other)"),

@@ -23,7 +23,7 @@ from nextturn.probe.measure.results import Metric, load_runs
 from nextturn.probe.measure.turns import DrawnTurn, JudgedTurn
 from nextturn.probe.report import correct as command
 from nextturn.probe.report.compare import compare
-from nextturn.probe.report.comparison import CorrectedRate, Correction, as_json, compare_runs
+from nextturn.probe.report.comparison import CorrectedRate, Correction, as_json, compare_runs, terminal_table
 from nextturn.probe.report.correct import correct, with_labels
 from nextturn.probe.report.page import html, markdown
 from nextturn.probe.report.plot import panels_of
@@ -309,18 +309,83 @@ def test_the_command_prints_and_writes_the_correction(folder: Path, capsys: pyte
     write_labels(folder, sure=False)
     main(["correct", str(folder), "--out", str(folder / "out")])
     printed = capsys.readouterr().out
-    assert "180 labels (base 60, step-20 60, step-40 60; 180 unsure)" in printed
-    intervals = r" +[\d.]+ \[.*\] +[\d.]+ \[.*\]" + 3 * r" +[+-][\d.]+ \[.*\]"
+    assert "180 labels (base 60, step-20 60, step-40 60; 180 unsure; strict, an unknown annotator)" in printed
+    intervals = r" +[\d.]+ \[.*\] +[\d.]+ \[.*\] +-" + 3 * r" +[+-][\d.]+ \[.*\]"
     assert re.search(rf"maths  T=0\.7 +step-40 +\d+ +\d+{intervals}", printed)
     written = read_json(folder / "out" / "corrected.json")
-    assert written["schema"] == 1 and set(written) == {"schema", "files", "labels", "unsure", "rates", "differences"}
-    assert set(written["rates"][0]) == {"run", "set", "temperature", "labels", "judged", "corrected", "bias"}
+    assert written["schema"] == 1 and set(written) == {
+        "schema",
+        "files",
+        "labels",
+        "unsure",
+        "rates",
+        "differences",
+        "made_by",
+    }
+    assert set(written["rates"][0]) == {"run", "set", "temperature", "labels", "judged", "corrected", "bias", "sure"}
     assert set(written["rates"][0]["corrected"]) == {"value", "ci95", "n"}
     main(["correct", str(folder / "probe" / "step-20"), "--labels", str(folder / "labels.jsonl")])
     assert "60 labels (step-20 60" in capsys.readouterr().out, "labels of other models are left out"
     (folder / "labels.jsonl").unlink()
     with pytest.raises(BadInput, match="--labels"):
         main(["correct", str(folder)])
+
+
+def test_a_text_that_comes_many_times_counts_once_in_the_interval(folder: Path) -> None:
+    """Labels of one text are one reading, on whatever items the text stands."""
+    run = folder / "probe" / "base"
+    rows = rows_of(run / "samples.jsonl")
+    widths = []
+    for texts in (10_000, 4):
+        for number, row in enumerate(row for row in rows if row["kind"] == "followup"):
+            row["user_turn"] = f"Why is that {number % texts}?"
+        write_rows(run / "samples.jsonl", rows)
+        turns = draw(turns_of(run), 60, 0)
+        words = sorted({turn.user_turn for turn in turns})
+        labels = {text: (GENUINE, "new_task")[place % 4 == 0] for place, text in enumerate(words)}
+        path = write_rows(folder / "labels.jsonl", [label_row(turn, label=labels[turn.user_turn]) for turn in turns])
+        rate = rate_of(corrected_of(run, path), "base").corrected
+        assert rate.ci95 and rate.value == pytest.approx(0.75, abs=0.1)
+        widths.append(rate.ci95[1] - rate.ci95[0])
+    assert widths[1] > 2 * widths[0]
+
+
+def test_a_second_column_counts_the_labels_alone_of_which_the_annotator_was_sure(folder: Path) -> None:
+    rows = write_labels(folder, 60)
+    for row in rows:
+        row["sure"] = row["label"] != GENUINE or row["run"] != "base"
+    correction = corrected_of(folder, write_rows(folder / "labels.jsonl", rows))
+    assert all(rate.sure == rate.corrected or rate.run == "base" for rate in correction.rates)
+    of_base = rate_of(correction, "base")
+    assert (of_base.sure.value or 0) < (of_base.corrected.value or 0) - 0.05
+
+
+@pytest.mark.parametrize(
+    ("changed", "refused", "forced"),
+    [
+        ({"definition": "loose"}, "loose and the strict", False),
+        ({"annotator": {"name": "bo", "kind": "person"}}, "several annotators", True),
+        ({"annotator": {"name": "bo", "kind": "model"}}, "several annotators", True),
+    ],
+)
+def test_labels_of_unlike_kinds_are_not_subtracted(
+    changed: dict[str, Any], refused: str, forced: bool, folder: Path
+) -> None:
+    """Three annotators found 8, 12 and 28% of the same turns genuine."""
+    rows = [{**row, **(changed if row["run"] == "step-40" else {})} for row in write_labels(folder)]
+    path, runs = write_rows(folder / "labels.jsonl", rows), load_runs([folder])
+    with pytest.raises(IncomparableRuns, match=refused):
+        correct(runs, [path])
+    assert with_labels(compare_runs(runs), [folder], None).correction is None
+    if not forced:
+        with pytest.raises(IncomparableRuns, match=refused):
+            correct(runs, [path], force=True)
+    else:
+        comparison = with_labels(compare_runs(runs), [folder], path, force=True)
+        assert comparison.correction and len(comparison.correction.made_by) == 2
+        assert "bo (" in markdown(comparison, has_plot=False) and "bo (" in html(comparison)
+    of_one = corrected_of(folder / "probe" / "step-40", path)
+    assert len(of_one.made_by) == 1 and of_one.rates
 
 
 def test_agreement_reads_labels_too_and_says_that_they_were_drawn_unevenly(
@@ -398,6 +463,8 @@ def test_patterns_are_corrected_for_runs_with_labels_and_drawings_only_if_all_ru
     assert comparison.correction.labels == {"base": 60, "step-20": 0, "step-40": 60}
     assert {rate.run for rate in comparison.correction.rates} == {"base", "step-40"}
     assert "no labels: step-20" in command.correction_table(comparison.correction)
+    printed = terminal_table(comparison)
+    assert re.search(r"step-40 \w+ \(by labels\)", printed) and not re.search(r"pattern of .*step-20", printed)
     assert comparison.as_judged == ["step-20"] and "step-20" in markdown(comparison, has_plot=True)
     for name, patterns in comparison.patterns.items():
         assert patterns["step-20"] == before.patterns[name]["step-20"]

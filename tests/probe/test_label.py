@@ -5,22 +5,37 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nextturn.probe.__main__ import main
 from nextturn.probe.errors import BadInput, DataError
+from nextturn.probe.files import read_jsonl
 from nextturn.probe.judges.labels import LABELS
 from nextturn.probe.labels.label import draw, shares, write_labels
-from nextturn.probe.measure.turns import read_labels
+from nextturn.probe.measure.turns import Annotator, read_labels
 from support.label_parts import three_models, turns_of, write_rows
 from support.page_runs import data_of, probe_run
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return three_models(tmp_path_factory.mktemp("made"))
+    folder = three_models(tmp_path_factory.mktemp("made"))
+    change_turns(folder, lambda place, row: f"{row['user_turn']} {place}")
+    return folder
+
+
+def change_turns(folder: Path, text_of: Callable[[str, dict[str, Any]], str]) -> None:
+    """Write other texts in place of the user turns of a training run, by their place in it."""
+    for path in sorted(folder.glob("probe/*/samples.jsonl")):
+        rows = [row for _, row in read_jsonl(path)]
+        for number, row in enumerate(rows):
+            if row["kind"] == "followup":
+                row["user_turn"] = text_of(f"{path.parent.name} {number}", row)
+        write_rows(path, rows)
 
 
 @pytest.fixture
@@ -29,13 +44,19 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 
 def label(folder: Path, *options: str | Path) -> None:
-    main(["label", str(folder), *map(str, options)])
+    main(["label", str(folder), *map(str, options), "--annotator", "ann"])
 
 
-def write_labels_of(folder: Path, *labels: str) -> list[dict[str, object]]:
+def on_page(path: Path) -> list[list[dict[str, Any]]]:
+    """Return the groups of turns that a page shows once each."""
+    return data_of(path.read_text(encoding="utf-8"))["turns"]
+
+
+def write_labels_of(folder: Path, *labels: str, **changed: Any) -> list[dict[str, object]]:
     """Label the first turns of a draw of 20 per run and return their rows."""
     drawn = draw(turns_of(folder), 20, 0)
-    rows = [turn.model_copy(update={"label": name}) for turn, name in zip(drawn, labels, strict=False)]
+    changed = {"annotator": Annotator(name="ann", kind="person"), **changed}
+    rows = [turn.model_copy(update={"label": name, **changed}) for turn, name in zip(drawn, labels, strict=False)]
     write_labels(folder / "labels.jsonl", rows)
     return [row.model_dump(by_alias=True) for row in rows]
 
@@ -100,11 +121,11 @@ def test_the_page_holds_the_turns_without_verdicts_and_its_file_is_imported(
     label(folder, "--n", "20")
     assert "60 user turns drawn from base, step-20, step-40, 58 without a label" in capsys.readouterr().out
     text = (folder / "label.html").read_text(encoding="utf-8")
-    turns = data_of(text)["turns"]
+    turns = [turn for group in on_page(folder / "label.html") for turn in group]
     assert len(turns) == 58 and all(turn["label"] is None for turn in turns)
     assert set(turns[0]) == {
         "schema", "run", "model", "weights_sha256", "set", "item", "perturbation", "temperature", "sample", "turn_sha256",
-        "label", "sure", "judge", "stratum", "p", "seed", "messages", "user_turn", "cut",
+        "label", "sure", "judge", "stratum", "p", "seed", "messages", "user_turn", "cut", "definition", "annotator", "repeat",
     }  # fmt: skip
     assert "<script>window.owned" not in text and "http" not in re.sub(r"http-equiv", "", text)
     saved = tmp_path / "labels.jsonl"
@@ -125,7 +146,77 @@ def test_a_finished_draw_writes_no_page_and_a_larger_one_adds_to_it(
     label(folder, "--n", "20")
     assert "all are labelled" in capsys.readouterr().out and not (folder / "label.html").exists()
     label(folder, "--n", "25", "--page", tmp_path / "more.html")
-    assert len(data_of((tmp_path / "more.html").read_text(encoding="utf-8"))["turns"]) == 15
+    assert len(on_page(tmp_path / "more.html")) == 15
+
+
+def test_turns_of_the_same_words_are_shown_once_and_share_a_label(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model may write one sentence after every answer."""
+    change_turns(folder, lambda place, row: row["user_turn"] if int(place[-1]) % 2 else "Why is that so?")
+    label(folder, "--n", "20")
+    groups = on_page(folder / "label.html")
+    same = [turn for group in groups if group[0]["user_turn"] == "Why is that so?" for turn in group]
+    assert len(groups) == len({group[0]["user_turn"] for group in groups}) and len(same) > 10
+    write_rows(folder / "saved.jsonl", [{**turn, "label": LABELS[0], "sure": False} for turn in same])
+    label(folder, "--import", folder / "saved.jsonl")
+    label(folder, "--n", "60")
+    assert all(turn["user_turn"] != "Why is that so?" for group in on_page(folder / "label.html") for turn in group)
+    known = read_labels(folder / "labels.jsonl")
+    assert len(known) > len(same) and {(row.user_turn, row.label, row.sure) for row in known} == {
+        ("Why is that so?", LABELS[0], False)
+    }
+
+
+def test_repeated_turns_are_mixed_in_stored_apart_and_compared_with_the_first_labels(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write_labels_of(folder, *[LABELS[index % 2] for index in range(30)])
+    path = folder / "labels.jsonl"
+    label(folder, "--n", "20", "--repeat", path)
+    turns = [turn for group in on_page(folder / "label.html") for turn in group]
+    again = [turn for turn in turns if turn["repeat"]]
+    assert (len(turns), len(again)) == (30 + 20, 20) and all(turn["label"] is None for turn in turns)
+    assert [turn["repeat"] for turn in turns] not in ([False] * 30 + [True] * 20, [True] * 20 + [False] * 30), "mixed"
+    before = {row["turn_sha256"]: row["label"] for row in first}
+    rows = [{**turn, "label": before.get(turn["turn_sha256"], LABELS[3])} for turn in turns]
+    changed = next(row for row in rows if row["repeat"])
+    changed["label"] = LABELS[4]
+    write_rows(folder / "saved.jsonl", rows)
+    label(folder, "--import", folder / "saved.jsonl")
+    printed = capsys.readouterr().out
+    assert "20 turns" in printed and "equal 95.0 [" in printed and "kappa 0.9" in printed
+    assert len(read_labels(path)) == 60 and not any(row.repeat for row in read_labels(path))
+    stored = read_labels(folder / "labels_repeated.jsonl")
+    assert {row.turn_sha256 for row in stored} == {turn["turn_sha256"] for turn in again}
+    with pytest.raises(BadInput, match="no label is for a user turn"):
+        main(["correct", str(folder), "--labels", str(folder / "labels_repeated.jsonl")])
+
+
+@pytest.mark.parametrize(
+    ("changed", "options"),
+    [
+        ({"definition": "loose"}, ()),
+        ({"annotator": None}, ()),
+        ({"annotator": Annotator(name="ann", kind="model")}, ()),
+        ({"definition": "loose"}, ("--repeat", "labels.jsonl", "--out", "other.jsonl")),
+    ],
+)
+def test_a_file_holds_labels_of_one_definition_and_one_annotator(
+    changed: dict[str, Any], options: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    write_labels_of(folder, LABELS[0], LABELS[1], **changed)
+    with pytest.raises(BadInput, match="loose|ann"):
+        label(folder, *options)
+    if not options:
+        label(folder, "--out", folder / "other.jsonl")
+        rows = [{**turn, "label": LABELS[3]} for group in on_page(folder / "label.html") for turn in group]
+        write_rows(folder / "saved.jsonl", rows)
+        with pytest.raises(BadInput, match="--out"):
+            label(folder, "--import", folder / "saved.jsonl")
+        label(folder, "--out", folder / "other.jsonl", "--import", folder / "saved.jsonl")
+        assert {row.made_by for row in read_labels(folder / "other.jsonl")} == {"strict, ann (person)"}
 
 
 def test_turns_that_were_judged_again_are_drawn_once(

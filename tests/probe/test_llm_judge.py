@@ -18,12 +18,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import escape
 
 from nextturn.probe.errors import DataError, JudgeError, NextturnError
 from nextturn.probe.files import read_jsonl
 from nextturn.probe.judges import llm
 from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Verdict, judge_all, prompt_parts
 from nextturn.probe.judges.llm import LlmJudge
+from nextturn.probe.labels import label as label_page
 from nextturn.probe.measure.measures import judged
 from nextturn.probe.measure.store import StoredJudge
 from nextturn.probe.settings import ServerSection
@@ -124,9 +126,23 @@ def test_what_no_case_changes_stands_first_so_that_a_server_reads_it_once() -> N
     assert len(shared) > 0.9 * len(prompts[0])
 
 
+def test_the_examples_follow_the_definition() -> None:
+    """A turn is genuine if it depends on the answer: each genuine example names the part of the answer without which it
+    would not be said, and no other example does. Both the judge and the label page get definition and examples from here."""
+    shown = label_page.page([])
+    for example in prompt_parts()["examples"]:
+        for label, message, why, *depends in example["turns"]:
+            assert label in LABELS and bool(depends) == (label == GENUINE), message
+            assert all(part in example["assistant"] and part not in example["user"] for part in depends), message
+            assert f"  Message: {message}\n" in llm.prompt(case("why?")) and str(escape(why)) in shown
+    labels = {message: label for example in prompt_parts()["examples"] for label, message, *_ in example["turns"]}
+    assert labels["How many rolls does he make?"] == "user_restatement", "the answer has worked it out"
+    assert all(str(escape(meaning)) in shown for meaning in prompt_parts()["labels"].values())
+
+
 def test_a_changed_prompt_needs_a_new_version() -> None:
     """Verdicts are stored and compared under the version. After a change of the prompt raise it, then pin its hash."""
-    pinned = {"2": "9d885245f9398127"}
+    pinned = {"3": "4af9fa10db9c8d20"}
     whole = "".join(llm.prompt(case("why?", cut=True), verdict) for verdict in ("text", "probability"))
     assert pinned[llm.PROMPT_VERSION] == hashlib.sha256(whole.encode()).hexdigest()[:16]
 

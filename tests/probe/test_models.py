@@ -15,9 +15,9 @@ from nextturn.probe import models
 from nextturn.probe.chat import Chat
 from nextturn.probe.checkpoints import mark_complete
 from nextturn.probe.engines import open_engine
-from nextturn.probe.engines.base import Request
 from nextturn.probe.errors import ModelError, TemplateError
 from nextturn.probe.files import read_json
+from nextturn.probe.measure import run
 from nextturn.probe.models import ModelFolder, load_model, load_tokenizer, resolve
 from nextturn.probe.settings import ProbeSection
 from support.model_parts import CHAT, change_json, copy_of, logits, lora_on
@@ -39,18 +39,33 @@ def test_resolving_a_folder_imports_neither_torch_nor_transformers(tiny_model: P
     assert done.stdout.strip() == "set()"
 
 
-@pytest.mark.parametrize(("emulated", "dtype"), [(True, "auto"), (True, "float32"), (False, "auto")])
-def test_a_model_in_bfloat16_on_a_cpu_without_it_is_noted(
-    emulated: bool, dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("engine", ["hf", "vllm"])
+@pytest.mark.parametrize(
+    ("stored", "dtype", "emulated", "used"),
+    [
+        ("bfloat16", "auto", True, "float32"),
+        ("bfloat16", "bfloat16", True, "float32"),
+        ("bfloat16", "auto", False, "bfloat16"),
+        ("float32", "auto", True, "float32"),
+        ("float32", "bfloat16", False, "bfloat16"),
+        ("float16", "auto", True, "float16"),
+    ],
+)
+def test_weights_are_loaded_in_the_dtype_that_is_recorded(
+    engine: Any, stored: str, dtype: Any, emulated: bool, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight times as slow, and nothing else would say why. The dtype `auto` is the checkpoint's."""
+    """`auto` is the checkpoint's own. Emulated, bfloat16 takes several times as long as float32."""
     monkeypatch.setattr(models, "emulates_bfloat16", lambda: emulated)
-    folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype="bfloat16")))
-    assert str(load_model(folder, device="cpu").dtype) == "torch.bfloat16"
-    with closing(open_engine(folder, load_tokenizer(folder), ProbeSection(sets={}, dtype=dtype), "cpu")) as engine:
-        assert "note:" not in capsys.readouterr().out, "the model is not loaded yet"
-        list(engine.stream([Request((5, 6), 1, (2,), 0.0, 0)]))
-    assert ("--probe.dtype float32" in capsys.readouterr().out) is (emulated and dtype == "auto")
+    monkeypatch.setattr(models, "own_device", lambda: "cpu")
+    folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype=stored)))
+    probe = ProbeSection(sets={}, dtype=dtype, engine=engine)
+    recorded: list[str] = []
+    monkeypatch.setattr(run, "run_probe", lambda opened, *rest: recorded.append(rest[2].dtype) or {})
+    run.measure_folder(folder, probe, [], tmp_path / "out")
+    with closing(open_engine(folder, load_tokenizer(folder), probe)) as opened:
+        loaded: Any = opened
+        assert str(loaded.model.dtype if engine == "hf" else loaded.dtype).removeprefix("torch.") == used
+    assert recorded == [used]
 
 
 def test_the_tokenizer_pads_on_the_left_with_a_token_of_its_vocabulary(tiny_chatml: Path, tmp_path: Path) -> None:

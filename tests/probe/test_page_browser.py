@@ -296,7 +296,7 @@ def test_turns_are_labelled_by_keys(open_page: Open, file: Path, label_page: lis
     """Turns are labelled by keys kept over a reload and saved as rows of labels."""
     report = file.read_text(encoding="utf-8")
     try:
-        file.write_text(label.page(label_page), encoding="utf-8")
+        file.write_text(label.page([[turn] for turn in label_page]), encoding="utf-8")
         page = open_page()
         shown = page.locator("#turn .text").last.inner_text()
         assert "<b>bold</b>" in shown and "U+202Eabc" in shown and "{{data}} ${1}" in shown

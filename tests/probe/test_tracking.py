@@ -181,7 +181,8 @@ def test_the_trainer_joins_the_open_run_and_a_resumed_run_keeps_its_id(tiny_chat
 
 def test_a_watcher_shows_each_probe_once_in_a_run_of_its_own(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    write_json(run_dir / "recipe.json", {"tracking": {"to": "wandb", "project": "p", "group": "g"}})
+    recipe = {"model": {"name": "m", "dtype": "float32"}, "tracking": {"to": "wandb", "project": "p", "group": "g"}}
+    write_json(run_dir / "recipe.json", recipe)
     for step in (0, 2):
         log_probe(run_dir / "probe" / (f"step-{step}" if step else "base"), step)
     probe = ProbeSection.model_validate({"sets": {"written_pairs": {}}})

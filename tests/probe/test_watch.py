@@ -60,7 +60,7 @@ def begin(run_dir: Path, model: Path) -> None:
     """Write what training writes first."""
     run_dir.mkdir()
     (run_dir / "recipe.json").write_text(
-        json.dumps({"model": {"name": str(model)}, "train": {"output_dir": str(run_dir)}})
+        json.dumps({"model": {"name": str(model), "dtype": "float32"}, "train": {"output_dir": str(run_dir)}})
     )
 
 

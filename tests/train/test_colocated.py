@@ -46,7 +46,7 @@ class HeldModel:
         self.given: set[str] = set()
         self.weights = self.cache = True  # in memory
         self.llm_engine = self.model_executor = self.driver_worker = self.model_runner = self.model = self
-        self.model_config = SimpleNamespace(max_model_len=settings["max_model_len"])
+        self.model_config = SimpleNamespace(max_model_len=settings["max_model_len"], dtype=self.inner.dtype)
 
     def sleep(self, level: int) -> None:
         assert self.settings["enable_sleep_mode"] and level == 2 and self.weights and self.cache
@@ -173,7 +173,7 @@ def test_a_run_generates_and_is_probed_with_the_live_weights_in_a_vllm_that_slee
     assert probe is not None
     found = {label: read_json(tmp_path / "run/probe" / label / "results.json") for label in ("base", "step-1")}
     assert found["base"]["model"]["weights_sha256"] != found["step-1"]["model"]["weights_sha256"]
-    assert {one["settings"]["engine"] for one in found.values()} == {"vllm"}
+    assert {(one["settings"]["engine"], one["settings"]["dtype"]) for one in found.values()} == {("vllm", dtype)}
     if dtype == "float32":
         checkpoint, measured = resolve(str(tmp_path / "run/checkpoint-1")), ("accuracy", "followup")
         again = measure_folder(checkpoint, probe, load_sets(probe), tmp_path / "by-hf", label="step-1")

@@ -143,7 +143,7 @@ def test_all_processes_wait_for_rank_0_to_write_what_a_probe_found(
     done: list[str] = []
     for name in ("compare", "headline_line", "track_probe", "on_all_ranks"):
         monkeypatch.setattr(probing, name, lambda *_, name=name: done.append(name))
-    monkeypatch.setattr(probing, "live_model", lambda *_: nullcontext())
+    monkeypatch.setattr(probing, "live_model", lambda *_: nullcontext(SimpleNamespace(dtype="torch.float32")))
     accelerator = SimpleNamespace(is_main_process=True, wait_for_everyone=lambda: done.append("wait"))
     trainer = SimpleNamespace(accelerator=accelerator, args=SimpleNamespace(output_dir=str(tmp_path)))
     chat: Any = SimpleNamespace(tokenizer=None)

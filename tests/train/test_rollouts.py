@@ -192,6 +192,24 @@ def test_the_policy_draws_from_the_forward_pass_of_training(tiny_model: Path, tm
         assert redrawn(trainer.model, request, made) == made.ids
 
 
+def test_a_probe_in_training_computes_in_the_dtype_that_it_records(tiny_model: Path, tmp_path: Path) -> None:
+    """With `bf16: true` the forward pass of float32 weights computes in bfloat16, and that of a checkpoint in float32."""
+    import torch
+
+    from nextturn.probe.engines.hf import live_model, plain_forward
+
+    trainer = trainer_of(tiny_model, lambda *_: {}, tmp_path, bf16=True)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    plain = trainer.model.eval()(input_ids=ids).logits
+    trainer.model = trainer.model_wrapped = trainer.accelerator.prepare_model(trainer.model)
+    trained = trainer.model(input_ids=ids).logits
+    with live_model(trainer) as model, plain_forward(model) as dtype:
+        assert dtype == "float32"
+        assert torch.equal(model(input_ids=ids).logits, plain)
+    assert not torch.equal(trained, plain)
+    assert torch.equal(trainer.model(input_ids=ids).logits, trained), "training goes on as it was"
+
+
 @pytest.mark.parametrize(
     ("engine", "processes", "stage", "said"),
     [

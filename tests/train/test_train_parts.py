@@ -170,11 +170,13 @@ def test_a_cpu_without_bfloat16_instructions_trains_and_is_probed_in_float32(
     """Emulated, bfloat16 made the demo five times as long."""
     from trl import SFTConfig
 
+    from nextturn.probe import models
     from nextturn.probe.settings import ProbeSection, SetSection
     from nextturn.train import probing, setup
 
     monkeypatch.setattr(setup, "emulates_bfloat16", lambda: emulated)
-    setup.say_once.cache_clear()
+    monkeypatch.setattr(models, "emulates_bfloat16", lambda: emulated)
+    models.say_once.cache_clear()
     text = f"model: {{name: m}}\ndata: {{path: d}}\ntrain: {{output_dir: {tmp_path}, {dtype}use_cpu: true}}\n"
     (tmp_path / "recipe.yaml").write_text(f"{text}tracking: {{to: none}}\n")
     args = setup.training_arguments(load_sft_recipe(tmp_path / "recipe.yaml"), SFTConfig)
