@@ -3,7 +3,6 @@
 # make test   sets up, then checks style and types and runs the tests
 # make fuzz   runs the property tests with new examples for FUZZ_MINUTES (30); stops at the first failing example
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
-# make test-harness  the same with lm-evaluation-harness, and tests the probe as its task
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
 #             and on ten times as much, and GRPO's look-ahead against trl's plain step; minutes
 # make bench-peers measures lm-evaluation-harness, a plain script, `trl sft` and this project in turn, half an hour to an hour;
@@ -34,7 +33,7 @@ READY_VLLM := $(VLLM_VENV)/.ready-$(shell cksum < constraints-vllm.txt | cut -d 
 READY_DOCS := $(DOCS_VENV)/.ready-$(shell cksum < constraints-docs.txt | cut -d ' ' -f 1)
 READY_HARNESS := $(HARNESS_VENV)/.ready-$(shell cksum < constraints-harness.txt | cut -d ' ' -f 1)
 
-.PHONY: setup demo demo-rl test fuzz test-vllm test-harness bench bench-peers torture schema docs gallery lint clean
+.PHONY: setup demo demo-rl test fuzz test-vllm bench bench-peers torture schema docs gallery lint clean
 .DEFAULT_GOAL := demo
 
 setup: $(READY)
@@ -102,9 +101,6 @@ fuzz: setup
 
 test-vllm: $(READY_VLLM)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/vllm_lane
-
-test-harness: $(READY_HARNESS)
-	OMP_NUM_THREADS=1 $(HARNESS_VENV)/bin/python -m pytest tests/harness_lane
 
 bench: setup
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.probe

@@ -1,7 +1,6 @@
 """Find repeated rows and rows that contain questions of the probe.
 
-Both compare runs of words as numbers. Near-duplicates are found by MinHash (Broder 1997), and looked up by bands of the
-signature (locality sensitive hashing; Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, chapter 3).
+Both compare runs of words as numbers. Near-duplicates are found by datasketch's MinHash and its LSH index.
 """
 
 from __future__ import annotations
@@ -9,12 +8,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +20,9 @@ from numpy.typing import NDArray
 from nextturn.data_builders.text import ASY
 from nextturn.probe.errors import DataError
 from nextturn.probe.files import read_jsonl
+
+if TYPE_CHECKING:
+    from datasketch import LeanMinHash
 
 # --- Words and runs of words as numbers.
 #
@@ -60,30 +61,20 @@ def runs(hashes: Hashes, length: int) -> Hashes:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _word_hash(word: str) -> int:
-    number = _hash64(word.encode(errors="replace"), signed=False)
+    number = _hash64(word.encode(errors="replace"))
     return number | 1 if word[0].isalnum() or word[0] == "_" else number & ~1
 
 
-def _hash64(text: bytes, signed: bool = True) -> int:  # SQLite stores signed numbers
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), signed=signed)
+def _hash64(text: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
 
 
 # --- The rows kept so far: the same text, nearly the same text, or the same text except for numbers and names.
 
 SHINGLE = 3
 """Words of a run. With longer runs, one changed number weighs more; 3 separated the same from the similar on MATH."""
-# How many rows are compared by signature, those with most bands in common first.
-_COMPARED_ROWS = 32
-# Bands are chosen to miss little; false candidates are dismissed by comparing the whole signature.
+# Bands of the index are chosen to miss little; false candidates are dismissed by comparing the whole signature.
 _MISSING_WEIGHT = 0.9
-# Signatures and bands take about 1 kB per row, so they are stored in a temporary file, of which 16 MiB are cached in memory.
-_TABLES = """
-PRAGMA journal_mode = OFF;
-PRAGMA cache_size = -16384;
-CREATE TABLE signatures (row INTEGER PRIMARY KEY, signature BLOB);
-CREATE TABLE bands (band INTEGER, row INTEGER, PRIMARY KEY (band, row)) WITHOUT ROWID;
-BEGIN;
-"""
 
 
 def masked(text: str) -> str:
@@ -92,12 +83,12 @@ def masked(text: str) -> str:
 
 
 class Fingerprint(NamedTuple):
-    """What is compared of a row: hashes of its text and its wording, its signature, and the bands of the signature."""
+    """What is compared of a row: hashes of its text and its wording, its kind, and its signature."""
 
     text: int
     wording: int
-    signature: NDArray[np.uint32] | None = None  # shape (permutations,)
-    bands: tuple[int, ...] = ()
+    kind: str
+    signature: LeanMinHash | None = None
 
 
 class KeptRows:
@@ -114,17 +105,13 @@ class KeptRows:
         self._threshold = threshold
         self._texts: set[int] = set()
         self._wordings: Counter[int] = Counter()
-        self._rows = 0
+        self._rows: list[Fingerprint] = []
         if threshold is not None:
             from datasketch import MinHash, MinHashLSH
 
             self._empty = MinHash(permutations, hashfunc=int)
-            # Only the best cut of a signature into bands is taken from here; its own index would keep all rows in memory.
-            bands = MinHashLSH(threshold, permutations, weights=(1 - _MISSING_WEIGHT, _MISSING_WEIGHT))
-            self._bands, self._width = bands.b, bands.r
-            # SQLite deletes a file without a name when the connection is closed.
-            self._file = sqlite3.connect("", isolation_level=None)
-            self._file.executescript(_TABLES)
+            weights = (1 - _MISSING_WEIGHT, _MISSING_WEIGHT)
+            self._index = MinHashLSH(threshold, permutations, weights, hashfunc=_hash64)  # of positions in `_rows`
 
     def fingerprint(self, texts: Sequence[str], words: Sequence[Hashes], kind: str) -> Fingerprint:
         """Return the fingerprint of a row.
@@ -137,18 +124,13 @@ class KeptRows:
         text = "\n".join("".join(message.split()) for message in texts).lower()
         both = _hash64(text.encode(errors="replace")), _hash64(masked(" ".join(texts)).encode(errors="replace"))
         if self._threshold is None:
-            return Fingerprint(*both)
+            return Fingerprint(*both, kind)
+        from datasketch import LeanMinHash
+
         hashes = np.concatenate(words)
         minhash = self._empty.copy()
         minhash.update_batch((runs(hashes, min(SHINGLE, len(hashes))) >> np.uint64(32)).tolist())
-        signature = np.asarray(minhash.hashvalues, dtype=np.uint32)
-        return Fingerprint(*both, signature, self.bands_of(signature, kind))
-
-    def bands_of(self, signature: NDArray[np.uint32], kind: str) -> tuple[int, ...]:
-        """Return a hash of each band of a signature. Rows that share a band are compared."""
-        width = self._width
-        starts = range(0, self._bands * width, width)
-        return tuple(_hash64(f"{kind}/{at}/".encode() + signature[at : at + width].tobytes()) for at in starts)
+        return Fingerprint(*both, kind, LeanMinHash(minhash))
 
     def repeats(self, row: Fingerprint, most_alike: int) -> str | None:
         """Return the reason why a row adds nothing new, or None.
@@ -159,14 +141,9 @@ class KeptRows:
         if row.text in self._texts:
             return "duplicate"
         if row.signature is not None and self._threshold is not None:
-            candidates = self._file.execute(
-                f"SELECT signature FROM signatures JOIN (SELECT row, COUNT(*) AS common FROM bands "
-                f"WHERE band IN ({', '.join('?' * len(row.bands))}) GROUP BY row ORDER BY common DESC, row DESC "
-                f"LIMIT {_COMPARED_ROWS}) USING (row)",
-                row.bands,
-            )
-            shares = [np.mean(np.frombuffer(other, dtype=np.uint32) == row.signature) for (other,) in candidates]
-            if max(shares, default=0.0) >= self._threshold:
+            candidates = (self._rows[position] for position in self._index.query(row.signature))
+            alike = (other.signature for other in candidates if other.kind == row.kind)
+            if any(row.signature.jaccard(signature) >= self._threshold for signature in alike):
                 return "near_duplicate"
         return "same_wording" if self._wordings[row.wording] >= most_alike else None
 
@@ -174,10 +151,8 @@ class KeptRows:
         self._texts.add(row.text)
         self._wordings[row.wording] += 1
         if row.signature is not None:
-            self._file.execute("INSERT INTO signatures VALUES (?, ?)", (self._rows, row.signature.tobytes()))
-            bands = [(band, self._rows) for band in row.bands]
-            self._file.executemany("INSERT OR IGNORE INTO bands VALUES (?, ?)", bands)
-        self._rows += 1
+            self._index.insert(len(self._rows), row.signature)
+            self._rows.append(row)
 
 
 # --- Questions of the probe, which are kept out of the training data.

@@ -233,7 +233,7 @@ class Quality(RecipeSection):
 
     decontaminate: list[str] = []
     """Sets that the probe measures: JSONL files or known names (gsm8k, ifbench, mt_bench, ...); the packaged pairs always count."""
-    near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.9
+    near_duplicates: Annotated[float, Field(ge=0.5, le=0.99)] | None = 0.9
     """Share of common word runs (Jaccard, by MinHash) from which two conversations of one kind are duplicates; null: no test."""
     max_same_wording: Annotated[float, Field(gt=0, le=1)] = 0.02
     """Share of all rows that may be equal except for numbers and names."""

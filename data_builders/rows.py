@@ -183,7 +183,7 @@ class RlRow:
 def rl_rows(conversation: Conversation) -> Iterator[RlRow]:
     """Yield the prompts of a conversation; none for replay rows and for conversations that give no prompts."""
     task, gap = conversation.task, conversation.gap
-    if task is None or not conversation.prompts:
+    if task is None:
         return
     for position in range(1, len(conversation.messages), 2):
         turn, before = position // 2, conversation.messages[:position]

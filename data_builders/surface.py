@@ -79,8 +79,7 @@ class Openings:
             row["kind"] in ASKED_ABOUT and row["kind"] != "sharded",
             row["kind"] in ANSWERED_AT_ONCE and row["kind"] != "replay",
         )
-        # Without hints and guided solutions their wishes would separate the classes.
-        if lacks or whole or ("dialogue" in row and row["kind"] in ("hint", "guided")):
+        if lacks or whole:
             opening = Opening(row["messages"][0]["content"], lacks, row["problem"])
             self._classes[row["source"]][lacks].add(opening)
 

@@ -148,7 +148,6 @@ class Conversation:
         reveal_at: Index of the message that reveals the withheld fact; 0 if nothing is withheld.
         gap: What the first user message leaves out.
         doubts: For each doubt of the user about an answer, in order, whether the doubt is right.
-        prompts: Whether the conversation gives prompts for reinforcement learning.
         shards: The pieces of the problem that the user tells one by one, where it does.
         reason: Why the conversation cannot be used, if that is known before the quality filter.
         row: Further fields of its row.
@@ -164,7 +163,6 @@ class Conversation:
     task: Task | None = None
     gap: Gap | None = None
     doubts: tuple[bool, ...] = ()
-    prompts: bool = True
     shards: tuple[str, ...] = ()
     reason: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)

@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
+from filelock import FileLock
+
 from nextturn.probe.errors import DataError, ModelError, one_line
 from nextturn.probe.files import read_json, sha256_text, write_json
 from nextturn.probe.weights import (
@@ -31,7 +33,7 @@ from nextturn.probe.weights import (
 MANIFEST = "nextturn_source.json"
 # Increased if a conversion changes what it writes, so that older folders are made again.
 FORMAT = 1
-_ADVICE = "set NEXTTURN_CACHE to a folder with room that can be written"
+_ADVICE = "set NEXTTURN_CACHE to a folder with room that can be written and locked"
 
 
 def cache_root() -> Path:
@@ -56,8 +58,8 @@ def made_once(name: str, source_sha256: str, size: int, write: Callable[[Path], 
 
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with (folder.parent / f".{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases the lock when this process ends, however it ends
+        # The system releases the lock when this process ends, however it ends.
+        with FileLock(folder.parent / f".{name}.lock"):
             if not is_complete(folder, source_sha256):
                 _make(folder, source_sha256, size, write)
     except (OSError, SafetensorError) as error:
@@ -69,10 +71,18 @@ def made_once(name: str, source_sha256: str, size: int, write: Callable[[Path], 
 
 @contextmanager
 def made_while_used(name: str, source_sha256: str, size: int, write: Callable[[Path], None]) -> Iterator[Path]:
-    """Provide the cache folder `name` as `made_once` does. The last process that leaves such a block removes the folder."""
+    """Provide the cache folder `name` as `made_once` does. The last process that leaves such a block removes the folder.
+
+    Raises:
+        ModelError: As `made_once`, or the file system has no locks.
+    """
     cache_root().mkdir(parents=True, exist_ok=True)
-    with (cache_root() / f".{name}.used").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+    # NFS wants a file open for reading if the lock is shared, and open for writing if it is exclusive.
+    with (cache_root() / f".{name}.used").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        except OSError as error:
+            raise ModelError(f"{file.name}: cannot be locked ({one_line(error)}); {_ADVICE}") from error
         try:
             yield made_once(name, source_sha256, size, write)
         finally:

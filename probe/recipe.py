@@ -285,11 +285,18 @@ def _locate(data: Any, location: Sequence[int | str]) -> tuple[str, Any]:
     return ".".join(key), data
 
 
+REMOVED = {"rollout.gate": "train on prompts with fewer pieces first, then on all of them (`data.path`)"}
+"""Keys of earlier versions, and what to use instead."""
+
+
 def nearest_key(cls: type[BaseModel], key: str) -> str:
     """Return the end of an error about an unknown key: the nearest valid one, in the same section if possible.
 
-    A short form is taken for what it stands for: `lr` for `learning_rate`, `epochs` for `num_train_epochs`.
+    A short form is taken for what it stands for: `lr` for `learning_rate`, `epochs` for `num_train_epochs`. A key that was
+    removed gets its line of REMOVED.
     """
+    if key in REMOVED:
+        return f"; it was removed: {REMOVED[key]}"
     names = [name for name, _ in key_names(cls)]
     parent, _, last = key.rpartition(".")
     siblings = {name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == parent}

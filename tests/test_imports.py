@@ -15,8 +15,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"probe": 0, "data_builders": 1, "train": 2}
-# The folders of probe. What is in none of them is the base, layer 0. `labels` and `harness` do not import each other.
-LAYERS = {"engines": 0, "judges": 1, "measure": 2, "report": 3, "labels": 4, "harness": 4}
+# The folders of probe. What is in none of them is the base, layer 0.
+LAYERS = {"engines": 0, "judges": 1, "measure": 2, "report": 3, "labels": 4}
 # What may be imported from above the base. `train` and `data_builders` start probes by `measure.run`, and `train` shows them
 # by the report.
 FROM_ABOVE = {

@@ -46,7 +46,6 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
 
     from nextturn.data_builders.rows import load_rl_rows
     from nextturn.train.colocated import colocated_settings
-    from nextturn.train.gate import ShardGate
     from nextturn.train.overrides import RolloutTrainer, vllm_settings
     from nextturn.train.policy import new_adapter
     from nextturn.train.probing import asks_vllm
@@ -68,17 +67,14 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     run.warn_of_probed(row.prompt for row in prompts.every.values())
     check_columns(prompts.every.values(), recipe.reward, str(run.data))
 
-    share = recipe.rollout.gate
-    gate = None if share is None else ShardGate(share, prompts.trained.values())
-
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its
     # parts, or leaves the sample out if a required part fails. trl computes advantages within each group.
     with (
         closing(Rewards(recipe.reward, args.seed, shared_columns(prompts.every.values()))) as rewards,
-        closing(make_rollout(recipe.rollout, run.chat, prompts.every, args.seed, gate)) as rollout,
+        closing(make_rollout(recipe.rollout, run.chat, prompts.every, args.seed)) as rollout,
     ):
         reward = ComposedReward(
-            rewards, args.num_generations, recipe.reward.max_failed, prompts.held_out, run.run_dir / "samples", gate
+            rewards, args.num_generations, recipe.reward.max_failed, prompts.held_out, run.run_dir / "samples"
         )
         run.begin()
         model = run.load_policy()
@@ -93,7 +89,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
                 eval_dataset=prompt_dataset(prompts.held_out.values()) if prompts.held_out else None,
                 processing_class=run.tokenizer,
                 peft_config=new_adapter(recipe.model, model),
-                callbacks=[*callbacks, *([gate.callback()] if gate else [])],
+                callbacks=list(callbacks),
                 rollout_func=rollout,
             )
 

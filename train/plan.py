@@ -19,7 +19,6 @@ from nextturn.probe.tables import located
 from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG, weight_files
 from nextturn.train import memory
 from nextturn.train.checkpoints import watch_line
-from nextturn.train.gate import ShardGate
 from nextturn.train.policy import held_in
 from nextturn.train.recipe import (
     LATER,
@@ -236,9 +235,6 @@ class RunPlan:
                 f"prompts   {path}: {counts.prompts:,}{listed_kinds(counts.kinds)}, {counts.tokens / counts.prompts:,.0f} tokens "
                 f"on average, longest {counts.longest}, {counts.too_long} too long and left out, {counts.held_out} held out"
             )
-            if rollout.gate is not None:
-                most = ShardGate(rollout.gate, chosen.trained.values()).most
-                yield f"gate      1 of at most {most} pieces left to tell; one more at {rollout.gate:g} of the accuracy on whole problems"
             facts = [first.kind, first.answer and f"the answer is {first.answer}"]
             facts += [f"withheld: {'; '.join(first.hidden)}"] if first.hidden else []
             self.example = [f"an example ({'; '.join(filter(None, facts))}):".replace(" ()", "")]

@@ -315,8 +315,6 @@ class RolloutSection(RecipeSection):
     """In mode reply: look-aheads of each reply."""
     max_turns: Count = 4
     """In mode conversation: assistant turns at most."""
-    gate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Problems told in pieces: one piece is left at first, one more whenever they reach this share of the accuracy of whole ones, such as 0.8."""
     max_turn_tokens: Count = 256
     """Tokens of a turn at most, look-ahead included; `train.max_completion_length` limits all trained tokens of a sample."""
     batch_tokens: Count = 32768
@@ -469,8 +467,6 @@ class GrpoRecipe(TrainRecipe):
     def check_keys(self) -> None:
         super().check_keys()
         check_sampling(self.rollout, self.arguments)
-        if self.rollout.gate is not None and not self.reward.weights.accuracy:
-            raise RecipeError("rollout.gate: needs accuracy, expected reward.weights.accuracy above 0")
         held_out, when = self.data.held_out, self.arguments.get("eval_strategy", "no")
         if (held_out > 0) != (when != "no"):
             raise RecipeError(

@@ -25,26 +25,22 @@ from nextturn.probe.engines.base import Completion, Request, collect, item_seed
 from nextturn.probe.engines.hf import HfEngine, live_model
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.simulation import Simulator, UserRequest
-from nextturn.train.gate import ShardGate
 from nextturn.train.recipe import RolloutSection, check_sampling
 from nextturn.train.rewards import Sample
 
 
-def make_rollout(
-    section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], seed: int, gate: ShardGate | None = None
-) -> RolloutFunction:
+def make_rollout(section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], seed: int) -> RolloutFunction:
     """Return the `rollout_func` for a trainer of `train.overrides.RolloutTrainer`.
 
     Args:
         rows: Rows by id; the trainer's `row_ids` name them.
-        gate: Says how many pieces of a trained problem are left to tell; None leaves all.
 
     Raises:
         BadInput: The simulator's model or server cannot be used.
     """
     opened = ExitStack()
     simulator = opened.enter_context(open_simulator(section.simulator, seed, "rollout.simulator"))
-    return RolloutFunction(section, chat, rows, simulator, seed, opened.close, gate)
+    return RolloutFunction(section, chat, rows, simulator, seed, opened.close)
 
 
 @dataclass
@@ -59,7 +55,6 @@ class RolloutFunction:
     seed: int
     close: Callable[[], None]
     """Closes the simulator."""
-    gate: ShardGate | None = None
     _round: tuple[str, int, int] = ("", -1, 0)
     _end_ids: frozenset[int] = frozenset()
 
@@ -79,8 +74,6 @@ class RolloutFunction:
         self._round = (mode, step, again)
         first = trainer.accelerator.process_index * len(prompts)
         rows = {name: self.rows[name] for name in set(trainer.row_ids)}
-        if self.gate is not None and mode == "train":  # held-out problems stay as they are
-            rows = {name: self.gate.open_row(row) for name, row in rows.items()}
         prompt_ids = {name: self.chat.prompt_ids(row.prompt) for name, row in rows.items()}
         rollouts = [
             Rollout(rows[name], item_seed(self.seed, mode, step, again, place, name), prompt_ids[name])

@@ -365,13 +365,6 @@ def choose_prompts(
 def tellable(rows: Iterable[RlRow], rollout: RolloutSection) -> list[RlRow]:
     """Return the prompts whose problem can be told to the end within the turns of a rollout, and say how many cannot."""
     every = list(rows)
-    if rollout.gate is not None:  # it says how much is told before the first reply
-        first = [row for row in every if not (row.turn and row.kind == "sharded")]
-        if len(first) < len(every):
-            say_once(
-                f"prompts   {len(every) - len(first)} of {len(every)} left out: they begin in the middle of a problem in pieces (rollout.gate)"
-            )
-        every = first
     exchanges = rollout.max_turns - 1 if rollout.mode == "conversation" else rollout.window
     kept = [row for row in every if len(row.shards) <= exchanges]
     if len(kept) < len(every):

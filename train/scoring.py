@@ -15,7 +15,6 @@ from typing import Any
 
 from nextturn.probe.errors import TrainingStopped
 from nextturn.probe.terminal import is_main_process, say
-from nextturn.train.gate import ShardGate
 from nextturn.train.rewards import Rewards, Sample, Scored
 from nextturn.train.samples import group_figures, reward_figures, watch_figures, write_samples
 
@@ -32,7 +31,6 @@ class ComposedReward:
         max_failed: Share of samples without a reward above which every process stops; for held-out rows it warns.
         held_out: Ids of rows that are not trained on. A generation has such rows only or none: trl evaluates separately.
         folder: Directory for samples of every trained generation; None writes none.
-        gate: Gets the trained samples of all processes.
     """
 
     rewards: Rewards
@@ -40,7 +38,6 @@ class ComposedReward:
     max_failed: float
     held_out: Container[str] = ()
     folder: Path | None = None
-    gate: ShardGate | None = None
 
     __name__ = "composed"  # trl's name for it in the log
 
@@ -78,7 +75,6 @@ class ComposedReward:
         figures = {**reward_figures(every, every_scored), **watch_figures(every)}
         if trained:
             figures |= group_figures(every_scored, self.num_generations)
-            figures |= self.gate.add(every, every_scored) if self.gate else {}
             if self.folder is not None and is_main_process():
                 write_samples(self.folder / f"step-{trainer_state.global_step + 1}.jsonl", every, every_scored)
         # A failure that occurred once is logged as 0 later: trl averages the values between two log lines.

@@ -1,4 +1,4 @@
-"""`make bench`: how long the scripted builder takes, and that its memory does not grow with the rows.
+"""`make bench`: how long the scripted builder takes, and how its memory grows with the rows.
 
     python -m bench.build [--problems FILE] [--sizes 7500 75000]
 

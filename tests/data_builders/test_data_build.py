@@ -136,7 +136,7 @@ def test_a_killed_build_ends_with_the_same_bytes(tmp_path: Path) -> None:
     shutil.copytree(whole, killed)
     for name in ("manifest.json", "README.md", "sft/part-00001.jsonl", "sft/part-00002.jsonl"):
         (killed / name).unlink()
-    with pytest.raises(DataError, match="not finished"):
+    with pytest.raises(DataError, match=str(killed)):
         list(load_sft_rows(killed))
     made = (killed / "sft/part-00000.jsonl").stat().st_mtime_ns
     assert contents(build(recipe(killed, *options))) == contents(whole)
@@ -203,7 +203,7 @@ def test_training_uses_finished_pairs_of_another_model(tmp_path: Path) -> None:
 
 def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("important")
-    with pytest.raises(BadInput, match="no data build"):
+    with pytest.raises(BadInput, match=str(tmp_path)):
         build(recipe(tmp_path))
     assert list(tmp_path.iterdir()) == [tmp_path / "thesis.tex"]
 
@@ -239,7 +239,7 @@ def test_a_wrong_problem_file_ends_in_one_line(tmp_path: Path, capsys: pytest.Ca
         (["--conversations.complete", "0.9"], "conversations"),
         (["--conversations.reactions", "1.5"], "conversations.reactions"),
         (["--output.shard_size", "0"], "output.shard_size"),
-        (["--quality.near_duplicates", "1.5"], "quality.near_duplicates"),
+        (["--quality.near_duplicates", "1"], "quality.near_duplicates"),
         (["--quality.max_same_wording", "0"], "quality.max_same_wording"),
         (["--source.kind", "jsonl", *ANY_SIZE], "source.path"),
         (["--source.kind", "jsonl", "--source.path", str(DEMO)], "source.largest"),
@@ -287,7 +287,7 @@ def test_math_and_gsm8k_build_and_verify(kind: str, tmp_path: Path) -> None:
     assert all(row["source"] == kind for row in load_sft_rows(out))
     if kind == "math":
         assert 0 < len(Problems(Source(kind="math", path=str(source), levels=[5], subjects=["algebra"]), 0)) < 100
-        with pytest.raises(RecipeError, match="no problem"):
+        with pytest.raises(RecipeError, match="poetry"):
             Problems(Source(kind="math", path=str(source), subjects=["poetry"]), 0)
 
 

@@ -73,10 +73,6 @@ def test_few_openings_are_not_measured() -> None:
     for kind in ("twin", "underspecified"):
         sample.add({"kind": kind, "source": "math", "problem": "x", "messages": [{"content": "Question"}]})
     assert sample.giveaway().n == 100, "without replay and hints"
-    # In self-play, first messages that lack a fact wish for hints too.
-    wish = {"kind": "hint", "dialogue": {}, "source": "math", "problem": "y"}
-    sample.add({**wish, "messages": [{"content": "A hint, please"}]})
-    assert sample.giveaway().n == 101
 
 
 def test_the_style_of_a_source_is_no_giveaway() -> None:

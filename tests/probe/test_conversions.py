@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +84,32 @@ def test_a_worker_that_outlives_the_use_of_a_folder_keeps_nobody_waiting(own_cac
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(worker)
     assert not folder.exists()
+
+
+def test_locks_are_taken_on_files_that_nfs_can_lock(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFSv4 refuses a shared lock on a file that is not open for reading, and an exclusive one if it is not open for writing."""
+    flock, modes = fcntl.flock, []
+
+    def seen(file: Any, operation: int) -> None:
+        modes.append(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", seen)
+    with conversions.made_while_used("m", "s", 0, writes_weights):
+        pass
+    assert set(modes) == {os.O_RDWR}
+
+
+def test_a_file_system_without_flock(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    with pytest.warns(UserWarning):
+        folder = conversions.made_once("m", "s", 0, writes_weights)
+    assert (folder / "weights").read_text() == "whole"
+    with pytest.raises(ModelError), conversions.made_while_used("m", "s", 0, writes_weights):
+        pass
 
 
 def test_a_conversion_that_was_killed_leaves_nothing_and_is_made_again(own_cache: Path) -> None:

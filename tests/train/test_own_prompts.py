@@ -67,10 +67,6 @@ def test_problems_that_are_told_in_more_turns_than_a_rollout_has_are_left_out(tm
     conversation = RolloutSection(mode="conversation", max_turns=3)
     assert [row.id for row in tellable(told, conversation)] == ["0", "1", "2"]
     assert [row.id for row in tellable(told, RolloutSection(window=1))] == ["0", "1"]
-    later = rows(tmp_path, *({"id": f"{turn}", "question": "2?", "kind": "sharded", "turn": turn} for turn in (0, 1)))
-    assert [row.id for row in tellable(later, conversation)] == ["0", "1"]
-    gated = conversation.model_copy(update={"gate": 0.8})
-    assert [row.id for row in tellable(later, gated)] == ["0"], "the gate says what is told before the first reply"
 
 
 def test_a_custom_reward_alone_turns_the_built_in_parts_off(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from nextturn.probe.checkpoints import mark_complete
 from nextturn.probe.errors import BadInput, DataError, RecipeError
 from nextturn.probe.files import write_json
 from nextturn.probe.models import ModelFolder, resolve
-from nextturn.probe.recipe import recipe_dict, recipe_keys
+from nextturn.probe.recipe import REMOVED, recipe_dict, recipe_keys
 from nextturn.train.keys import RECIPES, describe_keys, main
 from nextturn.train.memory import size_of
 from nextturn.train.plan import describe
@@ -110,6 +110,7 @@ WRONG_GRPO = [
     ("reward.judge", "{}", "reward.judge.server: missing `urls` or `model`"),
     ("data", "{path: x.jsonl, recipe: x.yaml}", "data.path: expected either `path` or `recipe`"),
     ("model.lora", "{adapter: continue, r: 8}", "model.lora.adapter: `continue` keeps the checkpoint's own settings"),
+    *((key, "0.8", f"{key}: unknown key; it was removed: {instead}") for key, instead in REMOVED.items()),
     ("probe.engine", "vllm", "probe.engine: given vllm, expected hf: with `when: inline`"),
 ]  # fmt: skip
 WRONG_SFT = [

@@ -1,1 +1,0 @@
-"""The user-turn probe as a task of lm-evaluation-harness."""
