@@ -43,5 +43,5 @@ def test_a_recipe_that_needs_one_of_them_names_the_extra(
 def test_trackers_are_those_that_transformers_finds() -> None:
     for name in ("none", "wandb"):
         check_tracker(TrackingSection(to=name))
-    with pytest.raises(BadInput, match=r"tracking\.to: given floppy, .* wandb"):
+    with pytest.raises(BadInput, match=r"tracking\.to: given floppy"):
         check_tracker(TrackingSection(to="floppy"))

@@ -87,5 +87,5 @@ def test_wrong_kernels_are_found() -> None:
     def wrong(q: Any, k: Any, v: Any, g: Any, beta: Any, **more: Any) -> Any:
         return rule(q, k * 1.0, v, g=g * 1.5, beta=beta, **more)
 
-    with pytest.raises(NextturnError, match="do not train with them"):
+    with pytest.raises(NextturnError):
         differences(wrong, rule, "cpu")

@@ -109,7 +109,7 @@ def test_two_trainings_do_not_share_a_folder(tiny_chatml: Path, tmp_path: Path) 
         [sys.executable, "-c", hold, str(tmp_path / "run" / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert other.stdout and other.stdin and other.stdout.readline()
-    with pytest.raises(BadInput, match="trains into"):
+    with pytest.raises(BadInput, match=f"process {other.pid} "):
         train(LOADERS["sft"](recipe, []))
     other.communicate(b"\n")
     (left := tmp_path / "run" / ".recipe.json.ab12_xyz").touch()  # by a kill
@@ -132,7 +132,7 @@ def test_a_probe_that_gets_sigterm_stops(tiny_chatml: Path, tmp_path: Path, monk
         yield from stream(self, requests)
 
     monkeypatch.setattr(HfEngine, "stream", signalled)
-    with pytest.raises(ToldToEnd, match="in the probe at step 2"):
+    with pytest.raises(ToldToEnd, match="step 2"):
         train(LOADERS["sft"](recipe, []))
     assert len({id(engine) for engine in calls}) == 2 and calls.count(calls[-1]) == 1
     assert newest_complete(run) == (run / "checkpoint-2", [])

@@ -68,7 +68,7 @@ STATED = {"clause": "how many bags there are", "hidden": ["4"], "problem": "Ther
         ({"clause": "how many bags there are"}, "expected `reveal`"),
         ({"thing": "the number of bags"}, "expected `reveal`"),
         ({"hidden": ["4"], "problem": "There are 14 bags."}, "expected `reveal`"),
-        *(({key: "cut \ud83d"}, f"`{key}` holds half a character") for key in ("id", "answer", "kind", "own")),
+        *(({key: "cut \ud83d"}, f"`{key}`") for key in ("id", "answer", "kind", "own")),
     ],
 )
 def test_a_wrong_row_is_named_with_its_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -84,10 +84,10 @@ def test_the_fact_is_revealed_by_the_row_or_by_the_problem(tmp_path: Path) -> No
 
 
 def test_a_directory_has_to_be_a_finished_build_with_rl_rows(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no data build"):
+    with pytest.raises(DataError, match="manifest.json"):
         list(load_rl_rows(tmp_path))
     (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(DataError, match="no rl rows"):
+    with pytest.raises(DataError, match=str(tmp_path)):
         list(load_rl_rows(tmp_path))
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="nowhere.jsonl"):
         list(load_rl_rows(tmp_path / "nowhere.jsonl"))

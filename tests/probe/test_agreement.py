@@ -140,10 +140,10 @@ def test_the_command_prints_tables_groups_and_json(tmp_path: Path, capsys: pytes
     assert set(report["binary"]) == {"kappa", "ci95", "accuracy", "accuracy_ci95"}
     assert set(report["labels"]) == set(LABELS) and report["labels"]["new_task"]["human"] == len(TURNS["new_task"])
     for options, problem in (
-        (["--by", "set,sauce"], "--by sauce: .* label, set, temperature"),
+        (["--by", "set,sauce"], "--by sauce"),
         (["--judge", "nobody"], "'nobody'"),
         (["--judge", "llm"], "judge_server"),
-        (["--probe.judge", "llm"], "--probe.judge: .*recipe"),
+        (["--probe.judge", "llm"], "--probe.judge"),
         ([str(RECIPE), "--probe.judge", "llm"], "judge_server"),
         ([str(RECIPE), "--probe.judge_server", "{urls: [localhost]}"], "localhost"),
     ):

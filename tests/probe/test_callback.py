@@ -96,7 +96,7 @@ def test_a_wrong_key_is_one_line(keys: dict[str, Any], said: str, tmp_path: Path
     with pytest.raises(BadInput, match=said) as error:
         ProbeCallback(sets(tmp_path), **keys)
     assert "\n" not in str(error.value)
-    with pytest.raises(BadInput, match="no such file"):
+    with pytest.raises(BadInput, match="nowhere.jsonl"):
         ProbeCallback({"mine": str(tmp_path / "nowhere.jsonl")})
 
 

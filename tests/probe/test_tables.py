@@ -74,7 +74,7 @@ def test_a_data_set_of_the_hub_is_fetched_once(
     located("someone/talks", "data.path")
     assert asked == [("someone/talks", "small", "train"), ("someone/talks", None, "train")]
     for name in ("nowhere.jsonl", "some/folder/nowhere", "data/nowhere.parquet"):
-        with pytest.raises(DataError, match="no such file or folder"):
+        with pytest.raises(DataError, match=name):
             located(name, "data.path")
 
 
@@ -105,7 +105,7 @@ def test_a_folder_of_several_splits_names_them(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"both/train, .*both/test"):
         list(read_rows(tmp_path / "both"))
     assert len(list(read_rows(tmp_path / "both" / "test"))) == 2
-    with pytest.raises(DataError, match="folder without rows"):
+    with pytest.raises(DataError, match=str(tmp_path)):
         list(read_rows(tmp_path))
 
 
@@ -142,8 +142,8 @@ def test_a_row_holds_a_conversation_in_many_forms(row: dict[str, Any], columns: 
 @pytest.mark.parametrize(
     ("row", "columns", "said"),
     [
-        ({"text": "Hi."}, {}, "has text.*data.columns"),
-        ({"text": "Hi."}, {"messages": "chat"}, "no column 'chat'.*text"),
+        ({"text": "Hi."}, {}, "data.columns"),
+        ({"text": "Hi."}, {"messages": "chat"}, "'chat'"),
         ({"messages": ONE[:1]}, {}, "ends with the user"),
         ({"messages": [*ONE, {"role": "tool", "content": "3"}]}, {}, "tools"),
         ({"messages": [ONE[0], {**ONE[1], "loss": False}]}, {}, "nothing to learn"),
@@ -158,13 +158,11 @@ def test_a_row_without_one_is_named_with_what_it_has(row: dict[str, Any], column
 def test_all_faults_of_a_file_are_counted_and_the_first_ones_shown(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     write_jsonl(path, [ROWS[0], *[{"text": "x"}] * 7, ROWS[1]])
-    with pytest.raises(
-        DataError, match="7 of 9 rows cannot be used: row 2, 3, 4, 5, 6 and 2 more: no conversation"
-    ) as error:
+    with pytest.raises(DataError, match="7 of 9 .* 2, 3, 4, 5, 6 and 2 more") as error:
         list(read_sft_rows(path))
     assert "\n" not in str(error.value)
     skipped: list[str] = []
     assert len(list(read_sft_rows(path, skipped=skipped))) == 2 and len(skipped) == 7
     write_jsonl(path, [{"text": "x"}] * 2)
-    with pytest.raises(DataError, match="2 of 2 rows"):
+    with pytest.raises(DataError, match="2 of 2"):
         list(read_sft_rows(path, skipped=[]))

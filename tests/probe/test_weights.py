@@ -70,7 +70,7 @@ def test_a_damaged_weight_file_is_refused(tiny_chatml: Path, tmp_path: Path, con
         complete = path.read_bytes()
         content = complete[: len(complete) // 2 if content == 0.5 else -1]
     path.write_bytes(content)
-    with pytest.raises(ModelError, match=r"model\.safetensors: .*copy or download it again"):
+    with pytest.raises(ModelError, match=r"model\.safetensors:"):
         resolve(str(path.parent))
 
 

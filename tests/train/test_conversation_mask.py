@@ -54,7 +54,7 @@ def test_ids_grown_turn_by_turn_are_the_rendering_of_the_whole(name: str, texts:
 def test_what_stands_between_two_turns_needs_both() -> None:
     chat = family("chatml")
     for talk in ([], [{"role": "user", "content": "Hi"}], [{"role": "assistant", "content": "Hi"}] * 2):
-        with pytest.raises(TemplateError, match="after an assistant message"):
+        with pytest.raises(TemplateError):
             chat.continuation_ids(talk)
 
 

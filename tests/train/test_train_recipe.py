@@ -186,7 +186,7 @@ def test_keys_prints_type_default_and_sentence(capsys: pytest.CaptureFixture[str
     assert "probe.sets.NAME.n: int or null, default null" in describe_keys("probe")
     assert not any(line.startswith("train.") for line in describe_keys("grpo"))
     assert list(describe_keys("grpo", "train.beta")) == ["train.beta: float, default 0.0", "    KL coefficient."]
-    with pytest.raises(BadInput, match=r"model.lora.alhpa: unknown key .* did you mean model.lora.alpha\?"):
+    with pytest.raises(BadInput, match=r"model.lora.alhpa: .*model.lora.alpha"):
         list(describe_keys("sft", "model.lora.alhpa"))
 
 
@@ -248,12 +248,12 @@ def test_a_batch_that_does_not_fit_the_launch_is_one_line(
     recipe: Path, sft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = ["--data.rows_per_step", "64"]
-    with pytest.raises(RecipeError, match="train.gradient_accumulation_steps: data.rows_per_step 64 decides it"):
+    with pytest.raises(RecipeError, match="train.gradient_accumulation_steps: data.rows_per_step 64"):
         load_sft_recipe(sft, [*rows, "--train.gradient_accumulation_steps", "2"])
-    with pytest.raises(RecipeError, match="train.gradient_accumulation_steps: rollout.samples_per_step 12 decides it"):
+    with pytest.raises(RecipeError, match="train.gradient_accumulation_steps: rollout.samples_per_step 12"):
         load_grpo_recipe(recipe, ["--rollout.samples_per_step", "12"])
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(RecipeError, match=r"given 64, expected a multiple of 3 \(3 processes\), such as 63 or 66"):
+    with pytest.raises(RecipeError, match="given 64, .*63 or 66"):
         load_sft_recipe(sft, rows)
     train = fitted(load_sft_recipe(sft, ["--data.rows_per_step", "66"]))
     assert (train["per_device_train_batch_size"], train["gradient_accumulation_steps"]) == (2, 11), "22 a process"
@@ -282,9 +282,9 @@ def test_the_plan_counts_what_a_generation_takes(recipe: Path) -> None:
 
 
 def test_a_plan_takes_only_prompts_that_are_wanted_and_leaves_a_later_checkpoint_open(recipe: Path) -> None:
-    with pytest.raises(DataError, match="data.kinds: .*hint, there are complete, underspecified"):
+    with pytest.raises(DataError, match="data.kinds: .*hint.*complete, underspecified"):
         describe(load_grpo_recipe(recipe, ["--data.kinds", "[hint]"]))
-    with pytest.raises(DataError, match="0 prompts, .* at least the 2 of one generation"):
+    with pytest.raises(DataError, match="data.max_prompt_tokens 5"):
         describe(load_grpo_recipe(recipe, ["--data.max_prompt_tokens", "5"]))
     assert "4 (4 complete)" in describe(load_grpo_recipe(recipe, ["--data.kinds", "[complete]"]))
     plan = describe(load_grpo_recipe(recipe, ["--model.name", "runs/later/checkpoint-40"]))
