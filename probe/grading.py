@@ -1,38 +1,50 @@
-"""Find the final answer in a reply, and decide whether two answers are the same.
+r"""Find the final answer in a reply.
 
 Extraction alone moves GSM8K scores by ten points and more, so there are two readings and both are always
 reported. *Strict* takes only a marked answer: the last `\boxed{...}` or `#### ...`. *Lenient* falls back to
-"the answer is ..." and then to the last number, leaving out questions that close the reply ("72. Shall I
-explain the 5 apples?"). Where a question has lettered options the same two readings look for a letter. What a model
-thinks before `</think>` is no part of its reply. Equality is decided by text, then as numbers, then by math-verify,
-which gets a time limit: what a model wrote as its answer can take algebra for ever.
+"the answer is ..." and then to the last expression, leaving out questions that close the reply ("72. Shall I
+explain the 5 apples?"). An expression is taken whole: the 5 of "$\sqrt{5}$" is no answer. Where a question has lettered
+options the same two readings look for a letter. What a model thinks before `</think>` is no part of its reply, nor is what
+follows when it goes on to write another question. `probe/equality.py` decides whether two answers are the same.
 """
 
 from __future__ import annotations
 
-import functools
-import json
-import logging
-import os
 import re
-import resource
-import signal
-import subprocess
-import sys
-import threading
+import unicodedata
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from string import ascii_uppercase as LETTERS
 from typing import Any, Literal
 
 from nextturn.probe.conversations import after_thinking
-from nextturn.probe.errors import NextturnError
+from nextturn.probe.equality import (
+    FUNCTIONS,
+    IN_WORDS,
+    Answer,
+    compare_answers,
+    is_number,
+    same_answer,
+    same_at_sight,
+    several,
+)
+
+__all__ = ["compare_answers", "is_number", "same_answer"]
+
+VERSION = 5
+"""How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer.
+3: a formula without a mark is read, too. 4: also at the end of a sentence without signs of mathematics around it. 5: whole
+expressions, several boxes, units, per cent and factors are compared, words of all scripts."""
 
 Outcome = Literal["answered", "asked", "truncated", "no_answer"]
 
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s{$]+)")
 _BOX = re.compile(r"\\(?:boxed|fbox)\b")
 _BRACE = re.compile(r"[{}]")
+_SAYS_NOTHING = re.compile(r"[\s.…?_~-]*")
+# Between boxes that are one answer stands "and", "or", a comma or "x =", but no other word and no end of a sentence.
+_JOINT = re.compile(r"[,;]|\b(?:and|or)\b")
+_NO_JOINT = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or)\b)[A-Za-z]{2,}|[.!?:][\s$]")
+_MOST_JOINED = 20
 _HASHES = re.compile(r"(?<!#)####(?!#)\s*([^\n]+)")
 _DIGITS = r"-?\d+(?:,\d+)*(?:\.\d+)?(?:/\d+)?"
 _NUMBER = re.compile(_DIGITS)
@@ -42,18 +54,15 @@ _HASHED_LABEL = re.compile(r"^(?:the\s+)?(?:final\s+|correct\s+)?answer\s*(?:is|
 _HASHED_NUMBER = re.compile(rf"(?:\\?\$)?\s?{_DIGITS}\s?(?:\\?[$%])?(?:\s[a-z]+){{0,3}}\.?")
 _HASHED_FORMULA = re.compile(r"[-$\\{\[]|\((?![a-z]\))|\d++(?![.)]\s)|[A-Z][).:]\s")
 _HASHED_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}(\s+\d)?")
-# A number that goes on as a calculation ("Answer: 4 * 6 = 24") is not the answer yet; two stars that end it are bold type.
-_GOES_ON = r"(?!\s*(?:[+/=^×÷]|\*(?!\*(?!\d))|[-x]\s*\d|\\(?:times|cdot|div)))"
-# Possessive, since models fall into runs of spaces.
-_STATED = re.compile(
-    rf"answer\s*+(?:is|:|=)\s*+:?+\s*+\**+\s*+(?:\\?\$|\\\()?+((?>{_DIGITS})){_GOES_ON}", re.IGNORECASE
-)
 _END = 600  # characters of a text's end, in which a last question stands
 _SENTENCE_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|\n+")
 
 
 def boxed(text: str) -> tuple[int, str] | None:
-    r"""Return the last `\boxed{...}` with balanced braces (or `\boxed 7`) as (position, content), or None."""
+    r"""Return the last `\boxed{...}` with content and balanced braces (or `\boxed 7`) as (position, content), or None.
+
+    Neighbouring boxes, such as `\boxed{1}$ and $\boxed{2}`, are one answer: the position is that of the first one.
+    """
     if "box" not in text:  # most texts; builders ask this about millions
         return None
     # Where each brace closes, in one pass over the text: a scan from every mark would take quadratic time.
@@ -64,12 +73,22 @@ def boxed(text: str) -> tuple[int, str] | None:
             opened.append(brace.start())
         elif opened:
             closing[opened.pop()] = brace.start()
+    begin, joined = 0, list[str]()
     for match in reversed(list(_BOXED.finditer(text))):
-        if match.group(1) != "{":
-            return match.start(), match.group(1).rstrip(".,")
-        if match.end() - 1 in closing:
-            return match.start(), text[match.end() : closing[match.end() - 1]].strip()
-    return None
+        end = closing.get(match.end() - 1, 0) if match.group(1) == "{" else match.end()
+        content = text[match.end() : end].strip() if match.group(1) == "{" else match.group(1).rstrip(".,")
+        if _SAYS_NOTHING.fullmatch(content):
+            continue
+        if joined and (len(joined) == _MOST_JOINED or not _joint(text[end:begin])):
+            break
+        begin = match.start()
+        if not any(same_answer(content, other) for other in joined):
+            joined.insert(0, content)
+    return (begin, ", ".join(joined)) if joined else None
+
+
+def _joint(between: str) -> bool:
+    return len(between) <= 80 and _JOINT.search(between) is not None and not _NO_JOINT.search(between)
 
 
 def hashed(text: str, reference: bool = False) -> list[tuple[int, int, str]]:
@@ -110,126 +129,173 @@ def strict_answer(text: str, reference: bool = False) -> str | None:
     return max(marked)[1] if marked else None
 
 
-def is_number(answer: str) -> bool:
-    """Return True for an answer that is one number, with or without a unit: its last number is read where there is no mark."""
-    return _as_number(_normal(answer)) is not None
+# --- Answers in words
+
+_ARTICLE = re.compile(r"\b(?:[Aa]n|[Tt]he|THE|a|A(?= [a-z])) +(?=\w)")
+_COMMAND = re.compile(r"\\(?:text|mathrm|textbf)(?![A-Za-z])")
+_DECIDED = {"yes": "yes", "true": "yes", "correct": "yes", "no": "no", "false": "no", "incorrect": "no"}
+_STATED = re.compile(r"\banswers?\W{0,4}(?:is|are|:|=)[\s:*]*+", re.IGNORECASE)
+_NEGATED = re.compile(r"(?:\bnot|\bnever|n['’ ]t)(?:\s(?!but\b)\w+){0,2}[\s(*]*$", re.IGNORECASE)
+_UNDECIDED = re.compile(r"\b(?:not sure|unsure|don['’]?t know|could be|might be|either)\b", re.IGNORECASE)
+# Scripts that put no space between words (Thai, Lao, Burmese, Khmer, kana, Han): there an answer is contained anywhere.
+# In Korean a particle follows its word without a space.
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_HANGUL = re.compile("[\uac00-\ud7a3]")
+_A_WORD = re.compile(rf"(?<![^\W\d_])(?!(?:{FUNCTIONS})\b)[^\W\d_]{{3,}}")
 
 
 def is_words(answer: str) -> bool:
     """Return True for an answer in words, such as "Paris" or "Apollo 11": no number and no formula, so that only a mark shows it."""
-    plain = re.fullmatch(r"[^\W\d_][^\\=+*/^<>$]*", answer) is not None
-    return plain and (re.search(r"\d", answer) is None or ("_" not in answer and _WORD.search(answer) is not None))
-
-
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_NOT_A_WORD = re.compile(r"\\(?:text|mathrm|textbf)(?![A-Za-z])|[^\w]+")
-_DECIDED = {"yes": "yes", "true": "yes", "correct": "yes", "no": "no", "false": "no", "incorrect": "no"}
-_STATED_WORDS = re.compile(r"\banswer\W{0,4}(?:is|:|=)\W{0,4}([^\n.]+)", re.IGNORECASE)
-_NEGATED = re.compile(r"(?:\bnot|\bnever|n['’]t)(?:\s(?!but\b)\w+){0,2}\s*$", re.IGNORECASE)
-_UNDECIDED = re.compile(r"\b(?:not sure|unsure|don['’]?t know|could be|might be|either)\b", re.IGNORECASE)
+    answer = re.sub(r"\\text\{([^{}]*)\}", r"\1", answer).strip()
+    if not re.fullmatch(r"[^\W\d_][^\\=+*/^<>$]*", answer):
+        return False
+    return re.search(r"[\d()|!-]", answer) is None or ("_" not in answer and _A_WORD.search(answer) is not None)
 
 
 def words_right(text: str, answer: str, truncated: bool = False) -> tuple[bool, bool]:
     """Grade a reply to a question whose answer is words, after articles, case and punctuation are taken away.
 
-    A `truncated` reply contains the answer only in what it calls its answer.
+    A `truncated` reply contains the answer only in what it calls its answer. A single capital is read as a choice is.
 
     Returns:
         Whether the marked answer, or else the whole reply, *is* the answer, and whether the reply *contains* it: in what it calls
         its answer, else anywhere but after "not", and not if it is undecided. Yes and no (also true and false) are contained if
         what the reply calls its answer, or else a sentence of it, begins with them; the last such sentence counts.
     """
-    said = _said(text)
-    marked, wanted = strict_answer(text), _plain_words(answer)
-    exact = _plain_words(said if marked is None else marked) == wanted
+    said, wanted = _said(text), _plain_words(answer) or answer.strip()
+    marked, stated = strict_answer(text), stated_words(text)
+    whole = _HASHED_LABEL.sub("", said.strip("* \n")) if marked is None else marked
+    exact = _plain_words(whole) == wanted and not (len(wanted) < 3 and re.search(r"[-+*/^=<>]", whole))
+    if len(answer) == 1 and answer in LETTERS:
+        blank = [""] * len(LETTERS)
+        letters = strict_letter(text, blank), lenient_letter(text, blank, truncated)
+        return exact or letters[0] == answer, exact or letters[1] == answer
     if exact or marked is not None:
         return exact, exact
-    stated = stated_words(text)
     if truncated and stated is None:
         return False, False
     said = said if stated is None else stated
+    parts = sentences(said)
     if wanted in _DECIDED:
-        begins = [_plain_words(part).partition(" ")[0] for part in sentences(said)]
+        begins = [_plain_words(part).partition(" ")[0] for part in parts]
         decided = [_DECIDED[word] for word in begins if word in _DECIDED]
         return False, decided[-1:] == [_DECIDED[wanted]]
-    words = r"\W+(?:(?:a|an|the)\W+)?".join(map(re.escape, wanted.split()))
-    found = list(re.finditer(rf"(?<!\w){words}(?!\w)", said, re.IGNORECASE)) if words else []
-    decided_on = any(not _NEGATED.search(said[: match.start()]) for match in found)
+    plain = [_plain_words(part, "-") for part in parts]
+    places = [(part, found) for part in plain if (found := _contains(part, wanted))]
+    decided_on = any(not _NEGATED.search(part[: found.start()]) for part, found in places)
+    decided_on = decided_on or not (places or _contains(_plain_words(said, "-"), wanted) is None)
     return False, decided_on and (stated is not None or not _UNDECIDED.search(said))
+
+
+def _contains(plain: str, wanted: str) -> re.Match[str] | None:
+    """Find the words of an answer in a plain text: whole words, or what the answer's script has for them."""
+    begin = "" if _UNSPACED.search(wanted) else "(?<![^ ])"
+    end = "" if _UNSPACED.search(wanted) or _HANGUL.search(wanted) else "(?![^ ])"
+    found = re.search(begin + "[ -]".join(map(re.escape, wanted.split())) + end, plain)
+    cuts = found is not None and unicodedata.category((plain[found.end() :] or " ")[0]).startswith("M")
+    return None if cuts else found  # a vowel sign that follows belongs to the last letter
 
 
 def stated_words(text: str) -> str | None:
     """Return the marked answer in words, else what a reply calls its answer; None if there is neither, and the whole reply counts."""
-    stated = _STATED_WORDS.findall(_said(text))
-    return strict_answer(text) or (stated[-1] if stated else None)
+    said = _said(text)
+    stated = [re.match(r"[^\n.。]*", said[match.end() :]) for match in _STATED.finditer(said)]
+    return strict_answer(text) or next((found[0] for found in reversed(stated) if found and found[0].strip()), None)
 
 
-def _plain_words(text: str) -> str:
-    return " ".join(_NOT_A_WORD.sub(" ", _ARTICLES.sub(" ", text.casefold())).split())
+def _plain_words(text: str, hyphen: str = " ") -> str:
+    """Return the letters with their vowel signs, and the numbers, of a text without articles; a `hyphen` between them stays."""
+    text = _ARTICLE.sub("", _COMMAND.sub(" ", unicodedata.normalize("NFKC", text)))
+    letters = (char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in text.casefold())
+    kept = "".join(hyphen if char in "-‐" else letter for char, letter in zip(text.casefold(), letters, strict=True))
+    return " ".join(kept.split())
 
 
-VERSION = 4
-"""How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer.
-3: a formula without a mark is read, too. 4: also at the end of a sentence without signs of mathematics around it."""
+# --- Answers without a mark
+
+# Formulas between signs of mathematics; a dollar sign before a space, or after one, is money.
+_SPAN = re.compile(
+    r"\$\$([^$]+)\$\$|\\\[((?:(?!\\\[).)+?)\\\]|\\\(((?:(?!\\\().)+?)\\\)|(?<!\\)\$(?! )([^$\n]*[^$\s\\])\$(?!\d)"
+    r"|(\\begin\{(\w+)\}(?:(?!\\begin).)*?\\end\{\6\}|\\(?:text|textbf|mathrm|mbox)\{[^{}]*\})",
+    re.DOTALL,
+)
+_LETTER = r"[^\W\d_Α-ω²³¹¼-¾⁰-₟⅐-ⅿ]"
+_BETWEEN = re.compile(
+    rf"(?<![\\A-Za-z])(?!(?:{FUNCTIONS}|{IN_WORDS}|and|or)\b){_LETTER}{{3,}}['’]?"
+    rf"|\b(?i:so|is|it|to|we|by|of|an|as|be|at|on|in|if|my|us|do|no)\b|\b[aAI]\b(?= [\w\0\\])|(?![A-Za-z]){_LETTER}+"
+    r"|\n[ \t]*(?:[-*•][ \t]+)?|[.!?;:](?=[\s*\"')]|$)|—"
+)
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{(?:align|gather|split|eqn|equation|multline)\w*\*?\}|&")
+_EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)")
+_NAME = re.compile(r"\s*[A-Za-z]\w?'*(?:_\{?\w+\}?)?(?:\([^()=]*\))?\s*")
+_MATHS = re.compile(r"[\d\\^=+*/()√π∞-]")
+_LONGEST = 400  # characters after "the answer is"
 
 
-def lenient_answer(text: str, truncated: bool = False) -> str | None:
-    """Return the marked answer, else the last "answer is N", else the last number outside closing questions.
+def lenient_answer(text: str, truncated: bool = False, formula: bool = False) -> str | None:
+    """Return the marked answer, else the last "answer is ...", else the last expression outside closing questions.
 
-    The last number of a `truncated` text is a step on the way and no answer.
+    The last expression of a `truncated` text is a step on the way and no answer.
+
+    Args:
+        formula: The answer may have no digit. The last formula between signs of mathematics precedes a later number.
     """
     marked = strict_answer(text)
     if marked is not None:
         return marked
-    text = _said(text)
-    stated = _STATED.findall(text)
-    if stated:
-        return stated[-1]
+    said = re.sub(r"\b(?:minus|negative) (?=[\d$\\])", "-", _said(text).replace("\0", " "))
+    for stated in reversed(list(_STATED.finditer(said))):
+        content = said[stated.end() : stated.end() + _LONGEST]
+        held, spans = _held(content)
+        found = _expression(_BETWEEN.split(held)[0], spans, formula)
+        if found is None and formula:
+            found = re.split(r"[.!?](?:\s|$)|\n", content)[0].strip("*$ ") or None
+        if found is not None:
+            return found
     if truncated:
         return None
-    parts = sentences(text)
-    while parts and parts[-1].endswith("?"):
-        parts.pop()
-    numbers = _NUMBER.findall(" ".join(parts))
-    return numbers[-1] if numbers else None
+    held, spans = _held("\n" + _without_closing_questions(said))
+    parts = [part for part in _BETWEEN.split(held) if not part.isspace()]
+    if formula:
+        parts.sort(key=lambda part: "\0" in part)  # stable: those with a formula come last, in their order
+    elif parts:
+        parts = [piece for part in parts for piece in ([part] if "\0" in part else part.split(", "))]
+    return next((found for part in reversed(parts) if (found := _expression(part, spans, formula)) is not None), None)
 
 
-_STATED_FORMULA = re.compile(r"\banswer\W{0,4}(?:is|:|=)[\s:*]*+([^\n]+)", re.IGNORECASE)
-_FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_NAMED = re.compile(
-    r"^\s*[A-Za-z]\w?'?(?:\([^()=]*\))?\s*=(?!=)(?=[^=]*$)"
-)  # "x =", "f(x) =" before a formula without another =
-_BARE = 60  # characters of a formula without signs of mathematics around it
-# A word, but not the name of a function; a formula at the end of a sentence begins after the last one.
-_FUNCTIONS = r"(?:arc)?(?:sin|cos|tan)h?|log|exp|sqrt|max|min|gcd|lcm"
-_WORD = re.compile(
-    rf"(?<![\\A-Za-z])(?:(?!(?:{_FUNCTIONS})\b)[A-Za-z]{{3,}}|(?:[Ss]o|[Ii]s|[Ii]t|to|[Ww]e|by|of|or|an|as|be)\b)['’:,]*|\n"
-)
-_MATHS = re.compile(r"[\d\\^=+*/()-]")
+def _held(text: str) -> tuple[str, list[str]]:
+    """Return a text with a number between zeros for each formula, and the formulas."""
+    spans: list[str] = []
+
+    def hold(match: re.Match[str]) -> str:
+        spans.append(next(group for group in match.groups() if group))
+        return f"\0{len(spans) - 1}\0"
+
+    return _SPAN.sub(hold, text), spans
 
 
-def lenient_formula(text: str, truncated: bool = False) -> str | None:
-    """Return what a reply to a question with a formula as its answer gives: the mark, else what it calls its answer, else the
-    right side of its last formula, else the formula that its last sentence ends with, else what `lenient_answer` finds."""
-    said = _said(text).strip()
-    if (marked := strict_answer(text)) is not None or not said:
-        return marked
-    if stated := _STATED_FORMULA.findall(said):
-        span = _FORMULA.search(stated[-1])
-        return _without_signs(span.group() if span else stated[-1])
-    if not truncated:
-        told = _without_closing_questions(said)
-        spans = [next(filter(None, found)) for found in _FORMULA.findall(told)]
-        ending = _WORD.split(re.split(r"(?<=[.!])\s+|\n", told)[-1])[-1].strip()
-        if spans or (len(ending) <= _BARE and _MATHS.search(ending)):
-            return _without_signs(_NAMED.sub("", spans[-1] if spans else ending))
-    return lenient_answer(text, truncated)
-
-
-def _without_signs(text: str) -> str:
-    """Return a formula without the signs of mathematics around it and the stop after it."""
-    text = text.strip().rstrip(".").strip("*").strip()
-    return re.sub(r"^(?:\$\$?|\\\(|\\\[)|(?:\$\$?|\\\)|\\\])$", "", text).strip().rstrip(".").replace("π", "\\pi ")
+def _expression(part: str, spans: Sequence[str], formula: bool) -> str | None:
+    """Return what a part of a text between words gives as an answer, or None if it is no expression."""
+    part = re.split(r"(?<=[\d%\0]) \(", " ".join(part.split()))[0]
+    part = re.sub(r"^(?:[\s,:*`]|(?:and|or)\b)+|(?:[\s,:;.!?*`^+=/×-]|\b(?:and|or))+$", "", part)
+    whole = re.sub("\0(\\d+)\0", lambda held: spans[int(held[1])], part).replace("\\$", "").replace("$", "").strip()
+    if not any(char.isnumeric() for char in whole) and not (
+        formula and ("\0" in part or (_MATHS.search(whole) and re.search(r"\w", whole)))
+    ):
+        return None
+    if not re.search("matrix|cases|array", whole):
+        whole = _ENVIRONMENT.sub("", whole)
+    exact, *rounded = re.split(r"\\approx|≈", whole)
+    whole = exact if formula or not rounded else rounded[-1]
+    sides = _EQUALS.split(whole)
+    left = re.sub(r"\\[A-Za-z]+(?:\{[A-Za-z .]*\})?", "", sides[-2]) if len(sides) > 1 else "x"
+    if (len(sides) > 2 or not re.search("[A-Za-z]", left) or _NAME.fullmatch(left)) and not re.search(
+        r",(?!\d{3})", whole
+    ):
+        whole = sides[-1]
+    if whole.count(")") > whole.count("("):
+        whole = whole.removesuffix(")")
+    return whole.removeprefix("(" if whole.count("(") > whole.count(")") else "").strip() or None
 
 
 def reference_answer(text: str) -> str | None:
@@ -241,9 +307,27 @@ def reference_answer(text: str) -> str | None:
     return text if text and "\n" not in text and len(text) <= 80 else None
 
 
+# What begins another question or another turn of a conversation in a reply.
+_RUN_ON = re.compile(
+    r"^[ \t#*>_]*+(?:(?:next |new )?(?:question|problem|exercise|q)(?: \d+)?|user|human|assistant|instruction)[*_ ]*+:",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ANSWERS = re.compile(r"\d|box|answer", re.IGNORECASE)
+
+
 def _said(text: str) -> str:
-    """Return what a reply says after its thinking; nothing if the thinking never ends."""
-    return after_thinking(text) or ""
+    """Return what a reply says after its thinking, and before it goes on with a question of its own; "" if it thinks only.
+
+    The question is not cut off where the part before has no answer, as in a reply that repeats its question first, and not if
+    nothing follows it: then the reply asks.
+    """
+    said = after_thinking(text) or ""
+    for label in _RUN_ON.finditer(said):
+        before, after = said[: label.start()], said[label.end() :].strip()
+        asked = after.endswith("?") and len(sentences(after[:_END])) == 1
+        if before.strip() and not asked and (_ANSWERS.search(before) or not _ANSWERS.search(after)):
+            return before
+    return said
 
 
 def sentences(text: str) -> list[str]:
@@ -251,9 +335,13 @@ def sentences(text: str) -> list[str]:
     return [part.strip(" *\"')]") for part in _SENTENCE_END.split(text.strip()) if part.strip(" *\"')]")]
 
 
-def says(text: str, answer: str) -> bool:
-    """Whether an answer stands in a text, marked or not: as one of its numbers, or word by word. A single letter is too common
-    a word to tell."""
+def says(text: str, answer: Answer) -> bool:
+    """Whether an answer, or one of several, stands in a text, marked or not: as one of its numbers, or word by word. A single
+    letter is too common a word to tell."""
+    return any(_says(text, each) for each in several(answer))
+
+
+def _says(text: str, answer: str) -> bool:
     if _NUMBER.fullmatch(answer):
         return any(same_at_sight(number, answer) for number in _NUMBER.findall(text))
     return len(answer) > 1 and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) is not None
@@ -336,6 +424,8 @@ _ALONE = re.compile(
     rf"|(?<![\w.\\^{{($'’=+/<>-])(?<![=+/<>] )(?:([B-HJ-Z])(?![\w'’^{{}}$=+/<>(-]|\.\w|\s*[=+/<>^×·])|(A)(?![\w'’]){_ENDS})",
     re.MULTILINE,
 )
+_BARE = re.compile(r"\(?([A-Za-z])\)?[.:]?")
+_RULED_OUT = re.compile(r"\)?\s+(?:is|are|was)(?:n['’]t|\s+(?:not|wrong|incorrect|false|out))\b")
 # A first letter right before the last, as in "A and B" or "C or ".
 _BEFORE = re.compile(r"\b([A-Z])\)?[\s*_$]*(?:,|/|&|\b(?:or|and|nor)\b)+[\s*_$]*(?:(?:or|and)\s+)?\(?$")
 
@@ -372,7 +462,14 @@ def lenient_letter(text: str, options: Sequence[str], truncated: bool = False) -
     reply = re.sub(r"\*\*|__|`", "", _without_closing_questions(text))
     # A letter inside an option's own text ("vitamin C") is part of that text.
     plain = _spelled_out(options).sub(lambda found: "-" * len(found.group()), reply)
-    alone = [match for match in _ALONE.finditer(plain) if _one(match, options)]
+    if bare := _BARE.fullmatch(plain.strip("$ \n")):
+        return _known(bare.group(1), options)
+    alone = [
+        match
+        for match in _ALONE.finditer(plain)
+        if _one(match, options)
+        and not (_NEGATED.search(plain[: match.start()]) or _RULED_OUT.match(plain, match.end()))
+    ]
     if alone:
         together = _BEFORE.search(plain[: alone[-1].start() + plain[alone[-1].start()].count("(")])
         return None if together and together.group(1) in LETTERS[: len(options)] else _one(alone[-1], options)
@@ -396,7 +493,7 @@ def letter_outcome(text: str, truncated: bool, options: Sequence[str]) -> Outcom
 def letter_in(content: str, options: Sequence[str]) -> str | None:
     """Return the one option that the content of a mark names by letter, by letter and text, or by text."""
     content = _WRAPPED.sub(r"\1", content).replace("\\ ", " ").strip("$*_ \n")
-    bare = re.fullmatch(r"\(?([A-Za-z])\)?[.:]?", re.sub(r"^(?i:option|choice|answer:?)\s+", "", content))
+    bare = _BARE.fullmatch(re.sub(r"^(?i:option|choice|answer:?)\s+", "", content))
     if bare:
         return _known(bare.group(1), options)
     same = [place for place, option in enumerate(options) if _plain(option) == _plain(content)]
@@ -444,103 +541,3 @@ def _by_text(text: str, options: Sequence[str]) -> str | None:
 
 def _plain(text: str) -> str:
     return " ".join(re.sub(r"\*\*|__|`", "", text).casefold().split()).strip(" .$")
-
-
-# Whether two answers are the same.
-
-_SECONDS, _MOST_MEMORY = 3.0, 4 * 2**30
-
-
-def same_answer(given: str | None, reference: str) -> bool:
-    """Return True if `given` equals `reference`; False for None, and if algebra reaches its time limit."""
-    return given is not None and compare_answers(given, reference) is True
-
-
-@functools.lru_cache(maxsize=4096)
-def compare_answers(given: str, reference: str) -> bool | None:
-    """Return whether two answers are the same; None if algebra needs more than _SECONDS of processor time."""
-    at_sight = same_at_sight(given, reference)
-    return at_sight if at_sight is not None else _algebra.same(given, reference)
-
-
-def same_at_sight(given: str, reference: str) -> bool | None:
-    """Compare two answers by text and numbers; None if only algebra can decide."""
-    given, reference = _normal(given), _normal(reference)
-    if given == reference:
-        return True
-    numbers = _as_number(given), _as_number(reference)
-    return numbers[0] == numbers[1] if None not in numbers else None
-
-
-def same_by_algebra(given: str, reference: str) -> bool:
-    """Return what math-verify says, which may take for ever."""
-    from math_verify import parse, verify
-
-    # It warns that nobody keeps the time, and of each that is over
-    logging.getLogger("math_verify").setLevel(logging.ERROR)
-    gold = parse(f"\\boxed{{{_normal(reference)}}}", parsing_timeout=None)
-    target = parse(f"\\boxed{{{_normal(given)}}}", parsing_timeout=None)
-    return bool(gold and target and verify(gold, target, timeout_seconds=None))
-
-
-_SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\d{4,},")
-
-
-def _normal(answer: str) -> str:
-    """Return an answer without dollars, thousands commas and a final stop, and with one kind of fraction."""
-    answer = answer.strip().strip("$").replace("\\!", "").replace("\\$", "").replace("\\%", "").replace("dfrac", "frac")
-    answer = answer.replace("tfrac", "frac").replace("$", "").rstrip(".").strip()
-    # The comma of a pair, an interval or a list stands between numbers and not in one.
-    return answer if _SEVERAL.search(answer) else re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
-
-
-def _as_number(answer: str) -> Fraction | None:
-    # A unit is a word set apart: in "3x" and "2i" the letter is part of the answer.
-    match = re.fullmatch(r"(-?[\d.]+(?:/\d+)?)(?:\s*%|\s*\\text\{[^}]*\}|\s+[A-Za-z ]{2,})?", answer)
-    try:
-        return Fraction(match.group(1)) if match else None
-    except (ValueError, ZeroDivisionError):
-        return None
-
-
-class _Algebra:
-    """Compares answers in another process, which the system ends when a comparison takes too long: what a model wrote, such as
-    10^{10^{10}}, can keep algebra busy where no signal of Python's is heard. Threads take turns."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: Any = None
-        self._owner = 0
-
-    def same(self, given: str, reference: str) -> bool | None:
-        with self._lock:
-            if self._process is None or self._owner != os.getpid():  # a fork starts its own
-                self._process, self._owner = self._started(), os.getpid()
-            self._process.stdin.write(json.dumps([given, reference]) + "\n")
-            self._process.stdin.flush()
-            said: str = self._process.stdout.readline()
-            if not said:
-                self._process.wait()
-                self._process = None
-            return said == "True\n" if said else None
-
-    def _started(self) -> subprocess.Popen[str]:
-        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({_SECONDS})"
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
-        if process.stdout is None or process.stdout.readline() != "ready\n":
-            raise NextturnError("math-verify cannot be loaded, so answers cannot be compared; is it installed?")
-        return process
-
-
-def serve(seconds: float) -> None:
-    """Compare the pairs that come as lines of JSON on stdin, each within so many seconds of the processor, until it ends."""
-    same_by_algebra("\\sqrt{2}", "x")  # imports math-verify and builds its grammar, before any time limit
-    print("ready", flush=True)
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
-    for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process; a busy machine does not use it up
-        print(same_by_algebra(*json.loads(line)), flush=True)
-
-
-_algebra = _Algebra()

@@ -94,7 +94,7 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
     elif graded_as == "words":
         right, extracted = grading.words_right(text, item.answer, truncated), grading.stated_words(text)
     else:
-        extracted = grading.lenient_formula(text, truncated) if graded_as == "formula" else extracted
+        extracted = grading.lenient_answer(text, truncated, graded_as == "formula")
         strict = grading.strict_answer(text)
         right = (grading.same_answer(strict, item.answer), grading.same_answer(extracted, item.answer))
     # The outcome is read from marks and numbers. A formula, words, and what a grader takes for right are answers, too.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.probe import grading
+from nextturn.probe import equality, grading
 from nextturn.probe.engines.base import Completion
 from nextturn.probe.measure.measures import grade_answer
 from nextturn.probe.sets import Item
@@ -149,8 +149,8 @@ def test_no_answer_is_never_right_and_other_threads_compare_too() -> None:
 def test_an_answer_that_keeps_algebra_busy_is_given_up_and_the_next_one_is_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(grading, "_SECONDS", 0.3)
-    monkeypatch.setattr(grading, "_algebra", grading._Algebra())
+    monkeypatch.setattr(equality, "_SECONDS", 0.3)
+    monkeypatch.setattr(equality, "_algebra", equality._Algebra())
     assert grading.compare_answers("9999999!", "7") is None, "it would take a minute"
     assert grading.same_answer(r"\sqrt{98}", r"7\sqrt{2}")
 
@@ -299,5 +299,5 @@ def test_a_truncated_reply_contains_only_what_it_calls_its_answer(reply: str, ri
     ],
 )
 def test_a_formula_is_read_without_a_mark(reply: str, answer: str, right: bool) -> None:
-    assert grading.same_answer(grading.lenient_formula(reply), answer) is right
-    assert grading.lenient_formula("It is $2x$, and", truncated=True) is None
+    assert grading.same_answer(grading.lenient_answer(reply, formula=True), answer) is right
+    assert grading.lenient_answer("It is $2x$, and", truncated=True, formula=True) is None

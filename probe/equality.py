@@ -1,0 +1,267 @@
+r"""Decide whether two answers are the same: by text, then as numbers, then by math-verify.
+
+math-verify compares formulas. This module adds what it lacks: units, per cent, factors in words, bases, other ways to write a
+number, and signs of Unicode. math-verify runs in another process with a time limit, because a model can write an answer that
+keeps algebra busy for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import unicodedata
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from nextturn.probe.errors import NextturnError
+
+Answer = str | Sequence[str]
+"""A reference answer, or several of which any is right."""
+
+_LONGEST = 2000
+"""Characters of the longest answer that is compared by more than its text."""
+_SECONDS, _MOST_MEMORY = 3.0, 4 * 2**30
+
+
+def same_answer(given: str | None, reference: Answer) -> bool:
+    """Return True if `given` equals `reference`; False for None, and if algebra reaches its time limit."""
+    return given is not None and compare_answers(given, reference) is True
+
+
+def compare_answers(given: str, reference: Answer) -> bool | None:
+    """Return whether two answers are the same; None if algebra needs more than _SECONDS of processor time."""
+    return _any(_compare(given, each) for each in several(reference))
+
+
+def several(answer: Answer) -> Sequence[str]:
+    """Return the answers of which any is right."""
+    return (answer,) if isinstance(answer, str) else answer
+
+
+def same_at_sight(given: str, reference: str) -> bool | None:
+    """Compare two answers by text and numbers; None if only algebra can decide."""
+    return _any(_at_sight(*pair) for pair in _pairs(given, reference))
+
+
+@functools.lru_cache(maxsize=4096)
+def _compare(given: str, reference: str) -> bool | None:
+    pairs = _pairs(given, reference)
+    at_sight = [_at_sight(*pair) for pair in pairs]
+    if True in at_sight or None not in at_sight:
+        return True in at_sight
+    return _any(_algebra.same(*pair) for pair, seen in zip(pairs, at_sight, strict=True) if seen is None)
+
+
+def _any(verdicts: Any) -> bool | None:
+    found = list(verdicts)
+    return True if True in found else None if None in found else False
+
+
+# --- What is written differently and means the same
+
+_SIGNS = str.maketrans(
+    {"−": "-", "–": "-", "⁄": "/", "÷": "/", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "π": r"\pi ", "∞": r"\infty "}
+    | {"∪": r"\cup ", "∩": r"\cap ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "。": ".", "、": ","}
+)  # fmt: skip
+_FACTORS = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
+_IN_WORDS = {name: rf"\cdot 10^{{{power}}}" for name, power in _FACTORS.items()}
+_IN_WORDS |= {"dozen": r"\cdot 12", "pi": r"\cdot \pi ", "squared": "^2", "cubed": "^3"}
+IN_WORDS = "|".join(_IN_WORDS)
+_TEXT = r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|boldsymbol|mbox|hbox)\s*\{"
+_REWRITTEN = [(re.compile(pattern), to) for pattern, to in (
+    (r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z]))", r"\\sqrt{\1\2}"),
+    (r"√", r"\\sqrt "),
+    (r"(?<!\\)\\[()\[\]]|\\?\$", ""),
+    (r",\\!\s*(?=\d{3}(?!\d))|\\!|(?<=\d)(?:\\[, ]|\{,\}|~)(?=\d{3}(?!\d))", ""),
+    (r"^([+-]?\d{1,3})((?: \d{3})+)(?=$|\.\d|\s*[^\d\s/.,;])", lambda found: found[1] + found[2].replace(" ", "")),
+    (r"\\[dt]frac", r"\\frac"),
+    (r"^([+-]? ?\d*)\\frac ?(?:\{(\d+)\} ?\{(\d+)\}|(\d) ?(\d))(?=$|\s*\\?%|\s*\\text)", r"\1 \2\4/\3\5"),
+    (r"(?<!\\)\\[,;: ]|~", " "),
+    (r"\\%", "%"),
+    (r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)\s*([CF]?)$", r"\\text{degrees\1}"),
+    (rf"\s*(?:{_TEXT}\s*)?(?:\bper ?cent(?:age)?|\bpct|%)\s*\}}?$", "%"),
+    (rf"(?<=[\d}})])[\s-]*({_TEXT}\s*)?\b({IN_WORDS})\b(\s*\}})?",
+     lambda found: _IN_WORDS[found[2]] + (found[1] if found[1] and not found[3] else "")),
+    (r"(?<=\d) ?(?:\\times|\\cdot|\*) ?10 ?\^ ?(?:\{([+-]?\d{1,3})\}|(\d)(?!\d))", r"e\1\2"),
+)]  # fmt: skip
+# The comma of a pair, an interval or a list stands between numbers and not in one.
+_SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\d{4,},")
+FUNCTIONS = r"(?:arc)?(?:sin|cos|tan|sec|csc|cot)h?|log|ln|exp|sqrt|max|min|gcd|lcm"
+# A unit is a word set apart: in "3x", "2i" and "3 m" the letter is part of the answer.
+_WORD = rf"(?!(?:{FUNCTIONS}|mod|and|or)\b)(?:[A-Za-z]{{3,}}|[ck]?m/[a-z]+|[ckm]m|[km]g|[mc]l|lb|oz|ft|in|yd|mi|hr|sq|cu|[ap]\.?m\b|(?<= )[msghL]\b)\.?"
+_UNIT = re.compile(
+    rf"(?:(?<=\S)\s*{_TEXT}([^{{}}]*)\}}|(?<=[\d}})]) ?({_WORD}(?: (?:[a-z]+ )?{_WORD})*))\s*(?:\^\s*\{{?(\d)\}}?)?$"
+)
+_WRAPPED = re.compile(rf"{_TEXT}([^{{}}]*)\}}")
+_BASED = re.compile(rf"(\d[\dA-F]*) ?_\s*\{{?\s*(?:{_TEXT})?\s*(\w+)[\s}}]*")
+_BASES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()  # noqa: SIM905
+_NUMBER = re.compile(r"([+-]?) ?(?:(\d+) +(?=\d+/\d))?(\d+\.?\d*|\.\d+)(?:/(\d+))?(?:e([+-]?\d{1,3}))?")
+_COLUMN = re.compile(r"\\begin\{[pbv]?matrix\}([^&]*)\\end\{[pbv]?matrix\}")
+
+
+def _plain(answer: str) -> str:
+    """Return an answer without what stands around it, with one way to write signs, numbers, factors, per cent and degrees."""
+    answer = re.sub("[⁰¹²³⁴-⁹⁻]+", lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", answer)
+    answer = unicodedata.normalize("NFKC", re.sub("([¼-¾⅐-⅞])", r" \1 ", answer)).translate(_SIGNS)
+    answer = answer.strip().strip("*`").rstrip(".,; ")
+    for pattern, to in _REWRITTEN:
+        answer = pattern.sub(to, answer).strip()
+    answer = answer.rstrip(".,; ")
+    return answer if _SEVERAL.search(answer) else re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
+
+
+def _apart(answer: str) -> tuple[str, str]:
+    """Return an answer's value and its unit, "" if it has none."""
+    plain = _plain(answer)
+    if (whole := _WRAPPED.fullmatch(plain)) is not None:
+        return _apart(whole[1])
+    if plain.endswith("%"):
+        return plain[:-1].strip(), "%"
+    unit = _UNIT.search(plain)
+    if unit is None or not re.search(r"\d", plain[: unit.start()]):
+        return plain, ""
+    name = (unit[1] or unit[2]).casefold()
+    power = "2" if re.search(r"\bsq", name) else "3" if re.search(r"\bcu(?:bic)?\b", name) else unit[3] or "1"
+    name = re.sub(r"\b(?:squares?|sq|cubic|cu)\b|[^a-z]", "", name)
+    return plain[: unit.start()].strip(), name and name + power
+
+
+def _pairs(given: str, reference: str) -> list[tuple[str, str]]:
+    """Return the pairs of values of which one has to be equal; none if one is empty or their units differ."""
+    if max(len(given), len(reference)) > _LONGEST:
+        return [("", "")] if given.strip() == reference.strip() else []
+    (value, unit), (wanted, wanted_unit) = _apart(given), _apart(reference)
+    value, wanted = (each if (number := _as_number(each)) is None else str(number) for each in (value, wanted))
+    if not value or not wanted:
+        return []
+    if "%" in (unit, wanted_unit) and unit != wanted_unit:
+        if unit and wanted_unit:
+            return []
+        share = (_hundredth(value), wanted) if unit else (value, _hundredth(wanted))
+        return [share, (value, wanted)] if re.fullmatch(r"[+-]?\d+", value if unit else wanted) else [share]
+    if unit and wanted_unit and not (_shortens(unit, wanted_unit) or _shortens(wanted_unit, unit)):
+        return []
+    spaced = _plain(given).replace(" ", "") == _plain(reference).replace(
+        " ", ""
+    )  # "6 abc" is a product, or six of a unit
+    return [("", "")] if spaced and not (_as_number(value) and _as_number(wanted)) else [(value, wanted)]
+
+
+def _hundredth(value: str) -> str:
+    return f"({value})/100" if (number := _as_number(value)) is None else str(number / 100)
+
+
+def _shortens(unit: str, longer: str) -> bool:
+    """Return True if a unit is an abbreviation or the singular of another: its letters come there in order."""
+    letters = iter(longer)
+    return unit[0] == longer[0] and unit[-1] == longer[-1] and all(letter in letters for letter in unit)
+
+
+def _at_sight(given: str, reference: str) -> bool | None:
+    if given == reference or (given.isalpha() and len(given) > 1 and given.casefold() == reference.casefold()):
+        return True
+    based, wanted = _BASED.fullmatch(given), _BASED.fullmatch(reference)
+    if based or wanted:
+        if based and wanted:
+            return based[1] == wanted[1] and _base(based[2]) == _base(wanted[2])
+        return wanted is not None and wanted[1] == given
+    numbers = _as_number(given), _as_number(reference)
+    if numbers[0] is None and numbers[1] is not None and re.fullmatch(r"[+-]?\d+,\d+", given):
+        numbers = _as_number(given.replace(",", ".")), numbers[1]  # a comma for the point
+    return numbers[0] == numbers[1] if None not in numbers else None
+
+
+def _base(name: str) -> str:
+    return str(_BASES.index(name.casefold())) if name.casefold() in _BASES else name
+
+
+def is_number(answer: str) -> bool:
+    """Return True for an answer that is one number, with or without a unit."""
+    return _as_number(_apart(answer)[0]) is not None
+
+
+def _as_number(value: str) -> Fraction | None:
+    match = _NUMBER.fullmatch(value)
+    try:
+        sign, whole, number, below, power = match.groups() if match else ("", "", "", "", "")
+        size = Fraction(number) / int(below or 1) * Fraction(10) ** int(power or 0) + int(whole or 0)
+    except (ValueError, ZeroDivisionError):
+        return None
+    return -size if sign == "-" else size
+
+
+# --- Algebra
+
+
+def same_by_algebra(given: str, reference: str) -> bool:
+    """Return what math-verify says, which may take for ever. A column is a tuple unless both answers are matrices."""
+    from latex2sympy2_extended import NormalizationConfig
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    # It warns that nobody keeps the time, and of each that is over
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    if ("matrix" in given) != ("matrix" in reference):
+        given, reference = (
+            _COLUMN.sub(lambda found: f"({','.join(found[1].split(chr(92) * 2))})", each) for each in (given, reference)
+        )
+    # Units are compared already. math-verify takes the "t" of "5t" for one.
+    latex = LatexExtractionConfig(
+        normalization_config=NormalizationConfig(units=False, malformed_operators=True, nits=True)
+    )
+    gold, target = (
+        parse(f"\\boxed{{{each}}}", (latex, ExprExtractionConfig()), parsing_timeout=None)
+        for each in (reference, given)
+    )
+    return bool(gold and target and verify(gold, target, allow_set_relation_comp=True, timeout_seconds=None))
+
+
+class _Algebra:
+    """Compares answers in another process, which the system ends when a comparison takes too long: what a model wrote, such as
+    10^{10^{10}}, can keep algebra busy where no signal of Python's is heard. Threads take turns."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: Any = None
+        self._owner = 0
+
+    def same(self, given: str, reference: str) -> bool | None:
+        with self._lock:
+            if self._process is None or self._owner != os.getpid():  # a fork starts its own
+                self._process, self._owner = self._started(), os.getpid()
+            self._process.stdin.write(json.dumps([given, reference]) + "\n")
+            self._process.stdin.flush()
+            said: str = self._process.stdout.readline()
+            if not said:
+                self._process.wait()
+                self._process = None
+            return said == "True\n" if said else None
+
+    def _started(self) -> subprocess.Popen[str]:
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({_SECONDS})"
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
+        if process.stdout is None or process.stdout.readline() != "ready\n":
+            raise NextturnError("math-verify cannot be loaded, so answers cannot be compared; is it installed?")
+        return process
+
+
+def serve(seconds: float) -> None:
+    """Compare the pairs that come as lines of JSON on stdin, each within so many seconds of the processor, until it ends."""
+    same_by_algebra("\\sqrt{2}", "x")  # imports math-verify and builds its grammar, before any time limit
+    print("ready", flush=True)
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process; a busy machine does not use it up
+        print(same_by_algebra(*json.loads(line)), flush=True)
+
+
+_algebra = _Algebra()
