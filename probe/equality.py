@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -27,9 +27,8 @@ from nextturn.probe.errors import NextturnError
 Answer = str | Sequence[str]
 """A reference answer, or several of which any is right."""
 
-_LONGEST = 2000
-"""Characters of the longest answer that is compared by more than its text."""
 _SECONDS, _MOST_MEMORY = 3.0, 4 * 2**30
+_LONGEST = 2000  # characters of the longest answer that is compared by more than its text
 
 
 def same_answer(given: str | None, reference: Answer) -> bool:
@@ -42,27 +41,24 @@ def compare_answers(given: str, reference: Answer) -> bool | None:
     return _any(_compare(given, each) for each in several(reference))
 
 
-def several(answer: Answer) -> Sequence[str]:
-    """Return the answers of which any is right."""
-    return (answer,) if isinstance(answer, str) else answer
-
-
 def same_at_sight(given: str, reference: str) -> bool | None:
     """Compare two answers by text and numbers; None if only algebra can decide."""
     return _any(_at_sight(*pair) for pair in _pairs(given, reference))
 
 
+def several(answer: Answer) -> Sequence[str]:
+    """Return the answers of which any is right."""
+    return (answer,) if isinstance(answer, str) else answer
+
+
 @functools.lru_cache(maxsize=4096)
 def _compare(given: str, reference: str) -> bool | None:
-    pairs = _pairs(given, reference)
-    at_sight = [_at_sight(*pair) for pair in pairs]
-    if True in at_sight or None not in at_sight:
-        return True in at_sight
-    return _any(_algebra.same(*pair) for pair, seen in zip(pairs, at_sight, strict=True) if seen is None)
+    seen = same_at_sight(given, reference)
+    return seen if seen is not None else _any(_algebra(*pair) for pair in _pairs(given, reference))
 
 
-def _any(verdicts: Any) -> bool | None:
-    found = list(verdicts)
+def _any(verdicts: Iterable[bool | None]) -> bool | None:
+    found = set(verdicts)
     return True if True in found else None if None in found else False
 
 
@@ -72,10 +68,11 @@ _SIGNS = str.maketrans(
     {"−": "-", "–": "-", "⁄": "/", "÷": "/", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "π": r"\pi ", "∞": r"\infty "}
     | {"∪": r"\cup ", "∩": r"\cap ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "。": ".", "、": ","}
 )  # fmt: skip
-_FACTORS = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
-_IN_WORDS = {name: rf"\cdot 10^{{{power}}}" for name, power in _FACTORS.items()}
-_IN_WORDS |= {"dozen": r"\cdot 12", "pi": r"\cdot \pi ", "squared": "^2", "cubed": "^3"}
-IN_WORDS = "|".join(_IN_WORDS)
+_POWERS = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
+_FACTORS = {"dozen": r"\cdot 12", "pi": r"\cdot \pi ", "squared": "^2", "cubed": "^3"}
+_FACTORS |= {name: rf"\cdot 10^{{{power}}}" for name, power in _POWERS.items()}
+FACTORS = "|".join(_FACTORS)
+FUNCTIONS = r"(?:arc)?(?:sin|cos|tan|sec|csc|cot)h?|log|ln|exp|sqrt|max|min|gcd|lcm"
 _TEXT = r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|boldsymbol|mbox|hbox)\s*\{"
 _REWRITTEN = [(re.compile(pattern), to) for pattern, to in (
     (r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z]))", r"\\sqrt{\1\2}"),
@@ -85,27 +82,25 @@ _REWRITTEN = [(re.compile(pattern), to) for pattern, to in (
     (r"^([+-]?\d{1,3})((?: \d{3})+)(?=$|\.\d|\s*[^\d\s/.,;])", lambda found: found[1] + found[2].replace(" ", "")),
     (r"\\[dt]frac", r"\\frac"),
     (r"^([+-]? ?\d*)\\frac ?(?:\{(\d+)\} ?\{(\d+)\}|(\d) ?(\d))(?=$|\s*\\?%|\s*\\text)", r"\1 \2\4/\3\5"),
+    (r"^\\begin\{([pbv]?matrix)\}([^&]*)\\end\{\1\}$", lambda found: f"({found[2].replace(chr(92) * 2, ',')})"),
     (r"(?<!\\)\\[,;: ]|~", " "),
     (r"\\%", "%"),
     (r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)\s*([CF]?)$", r"\\text{degrees\1}"),
     (rf"\s*(?:{_TEXT}\s*)?(?:\bper ?cent(?:age)?|\bpct|%)\s*\}}?$", "%"),
-    (rf"(?<=[\d}})])[\s-]*({_TEXT}\s*)?\b({IN_WORDS})\b(\s*\}})?",
-     lambda found: _IN_WORDS[found[2]] + (found[1] if found[1] and not found[3] else "")),
+    (rf"(?<=[\d}})])[\s-]*({_TEXT}\s*)?\b({FACTORS})\b(\s*\}})?",
+     lambda found: _FACTORS[found[2]] + (found[1] if found[1] and not found[3] else "")),
     (r"(?<=\d) ?(?:\\times|\\cdot|\*) ?10 ?\^ ?(?:\{([+-]?\d{1,3})\}|(\d)(?!\d))", r"e\1\2"),
 )]  # fmt: skip
 # The comma of a pair, an interval or a list stands between numbers and not in one.
 _SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\d{4,},")
-FUNCTIONS = r"(?:arc)?(?:sin|cos|tan|sec|csc|cot)h?|log|ln|exp|sqrt|max|min|gcd|lcm"
-# A unit is a word set apart: in "3x", "2i" and "3 m" the letter is part of the answer.
+# A unit is a word set apart: in "3x", "2i" and "3 n" the letter is part of the answer.
 _WORD = rf"(?!(?:{FUNCTIONS}|mod|and|or)\b)(?:[A-Za-z]{{3,}}|[ck]?m/[a-z]+|[ckm]m|[km]g|[mc]l|lb|oz|ft|in|yd|mi|hr|sq|cu|[ap]\.?m\b|(?<= )[msghL]\b)\.?"
 _UNIT = re.compile(
     rf"(?:(?<=\S)\s*{_TEXT}([^{{}}]*)\}}|(?<=[\d}})]) ?({_WORD}(?: (?:[a-z]+ )?{_WORD})*))\s*(?:\^\s*\{{?(\d)\}}?)?$"
 )
 _WRAPPED = re.compile(rf"{_TEXT}([^{{}}]*)\}}")
 _BASED = re.compile(rf"(\d[\dA-F]*) ?_\s*\{{?\s*(?:{_TEXT})?\s*(\w+)[\s}}]*")
-_BASES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()  # noqa: SIM905
 _NUMBER = re.compile(r"([+-]?) ?(?:(\d+) +(?=\d+/\d))?(\d+\.?\d*|\.\d+)(?:/(\d+))?(?:e([+-]?\d{1,3}))?")
-_COLUMN = re.compile(r"\\begin\{[pbv]?matrix\}([^&]*)\\end\{[pbv]?matrix\}")
 
 
 def _plain(answer: str) -> str:
@@ -114,50 +109,41 @@ def _plain(answer: str) -> str:
     answer = unicodedata.normalize("NFKC", re.sub("([¼-¾⅐-⅞])", r" \1 ", answer)).translate(_SIGNS)
     answer = answer.strip().strip("*`").rstrip(".,; ")
     for pattern, to in _REWRITTEN:
-        answer = pattern.sub(to, answer).strip()
-    answer = answer.rstrip(".,; ")
+        answer = pattern.sub(to, answer).strip(" ").rstrip(".,;")
     return answer if _SEVERAL.search(answer) else re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
 
 
 def _apart(answer: str) -> tuple[str, str]:
     """Return an answer's value and its unit, "" if it has none."""
     plain = _plain(answer)
-    if (whole := _WRAPPED.fullmatch(plain)) is not None:
+    if whole := _WRAPPED.fullmatch(plain):
         return _apart(whole[1])
-    if plain.endswith("%"):
-        return plain[:-1].strip(), "%"
     unit = _UNIT.search(plain)
-    if unit is None or not re.search(r"\d", plain[: unit.start()]):
-        return plain, ""
-    name = (unit[1] or unit[2]).casefold()
-    power = "2" if re.search(r"\bsq", name) else "3" if re.search(r"\bcu(?:bic)?\b", name) else unit[3] or "1"
-    name = re.sub(r"\b(?:squares?|sq|cubic|cu)\b|[^a-z]", "", name)
-    return plain[: unit.start()].strip(), name and name + power
+    if plain.endswith("%") or unit is None or not re.search(r"\d", plain[: unit.start()]):
+        value, name = plain.removesuffix("%").strip(), "%" * plain.endswith("%")
+    else:
+        value, name = plain[: unit.start()].strip(), (unit[1] or unit[2]).casefold()
+        power = "2" if re.search(r"\bsq", name) else "3" if re.search(r"\bcu(?:bic)?\b", name) else unit[3] or "1"
+        name = re.sub(r"\b(?:squares?|sq|cubic|cu)\b|[^a-z]", "", name) + power
+    return value if (number := _as_number(value)) is None else str(number), name
 
 
 def _pairs(given: str, reference: str) -> list[tuple[str, str]]:
     """Return the pairs of values of which one has to be equal; none if one is empty or their units differ."""
-    if max(len(given), len(reference)) > _LONGEST:
-        return [("", "")] if given.strip() == reference.strip() else []
+    if given == reference or max(len(given), len(reference)) > _LONGEST:
+        return [("", "")] if given == reference and given.strip() else []
     (value, unit), (wanted, wanted_unit) = _apart(given), _apart(reference)
-    value, wanted = (each if (number := _as_number(each)) is None else str(number) for each in (value, wanted))
-    if not value or not wanted:
+    both = unit and wanted_unit
+    if not value or not wanted or (both and not (_shortens(unit, wanted_unit) or _shortens(wanted_unit, unit))):
         return []
-    if "%" in (unit, wanted_unit) and unit != wanted_unit:
-        if unit and wanted_unit:
-            return []
-        share = (_hundredth(value), wanted) if unit else (value, _hundredth(wanted))
+    if "%" in (unit, wanted_unit) and not both:
+        share = (f"({value})/100", wanted) if unit else (value, f"({wanted})/100")
         return [share, (value, wanted)] if re.fullmatch(r"[+-]?\d+", value if unit else wanted) else [share]
-    if unit and wanted_unit and not (_shortens(unit, wanted_unit) or _shortens(wanted_unit, unit)):
-        return []
-    spaced = _plain(given).replace(" ", "") == _plain(reference).replace(
+    if None in (_as_number(value), _as_number(wanted)) and _plain(given).replace(" ", "") == _plain(reference).replace(
         " ", ""
-    )  # "6 abc" is a product, or six of a unit
-    return [("", "")] if spaced and not (_as_number(value) and _as_number(wanted)) else [(value, wanted)]
-
-
-def _hundredth(value: str) -> str:
-    return f"({value})/100" if (number := _as_number(value)) is None else str(number / 100)
+    ):
+        return [("", "")]  # "6 abc" is a product, or six of a unit
+    return [(value, wanted)]
 
 
 def _shortens(unit: str, longer: str) -> bool:
@@ -170,18 +156,14 @@ def _at_sight(given: str, reference: str) -> bool | None:
     if given == reference or (given.isalpha() and len(given) > 1 and given.casefold() == reference.casefold()):
         return True
     based, wanted = _BASED.fullmatch(given), _BASED.fullmatch(reference)
-    if based or wanted:
-        if based and wanted:
-            return based[1] == wanted[1] and _base(based[2]) == _base(wanted[2])
+    if based and wanted:
+        return based[1] == wanted[1] and not (based[2] != wanted[2] and (based[2] + wanted[2]).isdigit())
+    if based or wanted:  # a base that is only left out
         return wanted is not None and wanted[1] == given
-    numbers = _as_number(given), _as_number(reference)
-    if numbers[0] is None and numbers[1] is not None and re.fullmatch(r"[+-]?\d+,\d+", given):
-        numbers = _as_number(given.replace(",", ".")), numbers[1]  # a comma for the point
-    return numbers[0] == numbers[1] if None not in numbers else None
-
-
-def _base(name: str) -> str:
-    return str(_BASES.index(name.casefold())) if name.casefold() in _BASES else name
+    number, right = _as_number(given), _as_number(reference)
+    if number is None and right is not None and re.fullmatch(r"[+-]?\d+,\d+", given):
+        number = _as_number(given.replace(",", "."))  # a comma for the point
+    return number == right if None not in (number, right) else None
 
 
 def is_number(answer: str) -> bool:
@@ -190,68 +172,53 @@ def is_number(answer: str) -> bool:
 
 
 def _as_number(value: str) -> Fraction | None:
-    match = _NUMBER.fullmatch(value)
-    try:
-        sign, whole, number, below, power = match.groups() if match else ("", "", "", "", "")
-        size = Fraction(number) / int(below or 1) * Fraction(10) ** int(power or 0) + int(whole or 0)
-    except (ValueError, ZeroDivisionError):
+    if not (match := _NUMBER.fullmatch(value)) or len(value) > 400 or (match[4] and not int(match[4])):
         return None
-    return -size if sign == "-" else size
+    size = Fraction(match[3]) / int(match[4] or 1) * Fraction(10) ** int(match[5] or 0) + int(match[2] or 0)
+    return -size if match[1] == "-" else size
 
 
-# --- Algebra
+# --- Algebra in another process, which the system ends when a comparison takes too long: what a model wrote, such as
+# 10^{10^{10}}, can keep algebra busy where no signal of Python's is heard. Threads take turns; a fork starts its own process.
+
+_lock = threading.Lock()
+_processes: dict[int, subprocess.Popen[str]] = {}
 
 
 def same_by_algebra(given: str, reference: str) -> bool:
-    """Return what math-verify says, which may take for ever. A column is a tuple unless both answers are matrices."""
+    """Return what math-verify says, which may take for ever."""
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     # It warns that nobody keeps the time, and of each that is over
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    if ("matrix" in given) != ("matrix" in reference):
-        given, reference = (
-            _COLUMN.sub(lambda found: f"({','.join(found[1].split(chr(92) * 2))})", each) for each in (given, reference)
-        )
     # Units are compared already. math-verify takes the "t" of "5t" for one.
-    latex = LatexExtractionConfig(
-        normalization_config=NormalizationConfig(units=False, malformed_operators=True, nits=True)
-    )
-    gold, target = (
-        parse(f"\\boxed{{{each}}}", (latex, ExprExtractionConfig()), parsing_timeout=None)
-        for each in (reference, given)
-    )
+    latex = LatexExtractionConfig(normalization_config=NormalizationConfig(malformed_operators=True, nits=True))
+    kinds = (latex, ExprExtractionConfig())
+    gold, target = (parse(f"\\boxed{{{each}}}", kinds, parsing_timeout=None) for each in (reference, given))
     return bool(gold and target and verify(gold, target, allow_set_relation_comp=True, timeout_seconds=None))
 
 
-class _Algebra:
-    """Compares answers in another process, which the system ends when a comparison takes too long: what a model wrote, such as
-    10^{10^{10}}, can keep algebra busy where no signal of Python's is heard. Threads take turns."""
+def _algebra(given: str, reference: str) -> bool | None:
+    with _lock:
+        process: Any = _processes.get(os.getpid()) or _started()
+        process.stdin.write(json.dumps([given, reference]) + "\n")
+        process.stdin.flush()
+        said = process.stdout.readline()
+        if not said:
+            process.wait()
+            del _processes[os.getpid()]
+        return said == "True\n" if said else None
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: Any = None
-        self._owner = 0
 
-    def same(self, given: str, reference: str) -> bool | None:
-        with self._lock:
-            if self._process is None or self._owner != os.getpid():  # a fork starts its own
-                self._process, self._owner = self._started(), os.getpid()
-            self._process.stdin.write(json.dumps([given, reference]) + "\n")
-            self._process.stdin.flush()
-            said: str = self._process.stdout.readline()
-            if not said:
-                self._process.wait()
-                self._process = None
-            return said == "True\n" if said else None
-
-    def _started(self) -> subprocess.Popen[str]:
-        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({_SECONDS})"
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
-        if process.stdout is None or process.stdout.readline() != "ready\n":
-            raise NextturnError("math-verify cannot be loaded, so answers cannot be compared; is it installed?")
-        return process
+def _started() -> subprocess.Popen[str]:
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({_SECONDS})"
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
+    if process.stdout is None or process.stdout.readline() != "ready\n":
+        raise NextturnError("math-verify cannot be loaded, so answers cannot be compared; is it installed?")
+    _processes[os.getpid()] = process
+    return process
 
 
 def serve(seconds: float) -> None:
@@ -262,6 +229,3 @@ def serve(seconds: float) -> None:
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process; a busy machine does not use it up
         print(same_by_algebra(*json.loads(line)), flush=True)
-
-
-_algebra = _Algebra()

@@ -82,7 +82,7 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
     text, truncated = reply.text, reply.finish == "length"
     graded_as = answer_kind(item) if grader is None else "grader"
     if item.options:
-        kind = grading.letter_outcome(text, truncated, item.options)
+        kind = grading.outcome(text, truncated, item.options)
         extracted = grading.lenient_letter(text, item.options, truncated)
     else:
         kind = grading.outcome(text, truncated)
