@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from string import ascii_uppercase as LETTERS
-from typing import Any, Literal
+from typing import Literal
 
 from nextturn.probe.conversations import after_thinking
-from nextturn.probe.equality import FACTORS, FUNCTIONS, Answer, compare_answers, is_number, same_answer, several
-from nextturn.probe.equality import same_at_sight
-
-__all__ = ["compare_answers", "is_number", "same_answer"]
+from nextturn.probe.equality import FACTORS, FUNCTIONS, TEXT, Answer, same_answer, same_at_sight, several
 
 VERSION = 5
 """How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer.
@@ -31,11 +28,10 @@ Outcome = Literal["answered", "asked", "truncated", "no_answer"]
 
 # --- Marked answers
 
-_BOXED = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|([^\s{$]+))")
-_SAYS_NOTHING = re.compile(r"[\s.…?_~-]*")
+_INSIDE = r"(?:[^{}]++|\{" * 9 + r"[^{}]*+" + r"\})*+" * 9  # braces in braces, nine deep
+_BOXED = re.compile(rf"\\(?:boxed|fbox)(?=\s*(?:\{{({_INSIDE})\}}|([^\s{{$]+)))")
 # Between boxes that are one answer stands "and", "or", a comma or "x =", but no other word and no end of a sentence.
 _JOINT = re.compile(r"(?=[^a-zA-Z]*(?:[,;]|and\b|or\b))(?:\\[a-z]+|\b(?:and|or|[A-Za-z])\b|[^A-Za-z.!?:]){1,80}")
-_MOST_JOINED = 20
 _DIGITS = r"-?\d+(?:,\d+)*(?:\.\d+)?(?:/\d+)?"
 _NUMBER = re.compile(_DIGITS)
 # Markdown's headings of the fourth level look like a marked answer. A number, alone or with its unit, is an answer; so is a
@@ -54,25 +50,15 @@ def boxed(text: str) -> tuple[int, str] | None:
     """
     if "box" not in text:  # most texts; builders ask this about millions
         return None
-    # Where each brace closes, in one pass over the text: a scan from every mark would take quadratic time.
-    closing, opened = dict[int, int](), list[int]()
-    for brace in re.finditer(r"[{}]", text):
-        if brace.group() == "{":
-            opened.append(brace.start())
-        elif opened:
-            closing[opened.pop()] = brace.start()
     begin, found = 0, list[str]()
     for match in reversed(list(_BOXED.finditer(text))):
-        end = match.end() if match[1] else closing.get(match.end() - 1, 0)
-        content = match[1].rstrip(".,") if match[1] else text[match.end() : end].strip()
-        if _SAYS_NOTHING.fullmatch(content):
+        content, end = (match[1], match.end(1) + 1) if match[2] is None else (match[2].rstrip(".,"), match.end(2))
+        if not content.strip(" \n.…?_~-"):
             continue
-        if found and (len(found) == _MOST_JOINED or not _JOINT.fullmatch(text, end + (not match[1]), begin)):
+        if found and (len(found) == 20 or not _JOINT.fullmatch(text, end, begin)):
             break
-        begin, found = (
-            match.start(),
-            found if any(same_answer(content, other) for other in found) else [content, *found],
-        )
+        same = any(same_answer(content, other) for other in found)
+        begin, found = match.start(), found if same else [content.strip(), *found]
     return (begin, ", ".join(found)) if found else None
 
 
@@ -116,10 +102,8 @@ _END = 600  # characters of a text's end, in which a last question stands
 _SENTENCE_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|(?<=[。！？])|\n+")
 _QUESTION_ENDS = re.compile(r"(?<=[.?!])(?=[\"')\]*]*\s)|(?<=\n)")
 # What begins another question or another turn of a conversation in a reply.
-_RUN_ON = re.compile(
-    r"^[ \t#*>_]*+(?:(?:next |new )?(?:question|problem|exercise|q)(?: \d+)?|user|human|assistant|instruction)[*_ ]*+:",
-    re.IGNORECASE | re.MULTILINE,
-)
+_LABELS = r"(?:next |new )?(?:question|problem|exercise|q)(?: \d+)?|user|human|assistant|instruction"
+_RUN_ON = re.compile(rf"(?im)^[ \t#*>_]*+(?:{_LABELS})[*_ ]*+:")
 _ANSWERS = re.compile(r"\d|box|answer", re.IGNORECASE)
 
 
@@ -234,7 +218,7 @@ _A_WORD = re.compile(rf"(?<![^\W\d_])(?!(?:{FUNCTIONS})\b)[^\W\d_]{{3,}}")
 
 def is_words(answer: str) -> bool:
     """Return True for an answer in words, such as "Paris" or "Apollo 11": no number and no formula, so that only a mark shows it."""
-    answer = re.sub(r"\\text\{([^{}]*)\}", r"\1", answer).strip()
+    answer = _WRAPPED.sub(r"\1", answer).strip()
     worded = re.search(r"[\d()|!-]", answer) is None or ("_" not in answer and _A_WORD.search(answer) is not None)
     return worded and re.fullmatch(r"[^\W\d_][^\\=+*/^<>$]*", answer) is not None
 
@@ -298,13 +282,10 @@ def _plain_words(text: str, hyphen: str = " ") -> str:
 def says(text: str, answer: Answer) -> bool:
     """Whether an answer, or one of several, stands in a text, marked or not: as one of its numbers, or word by word. A single
     letter is too common a word to tell."""
-    numbers = _NUMBER.findall(text)
-    return any(
-        any(same_at_sight(number, each) for number in numbers)
-        if _NUMBER.fullmatch(each)
-        else len(each) > 1 and re.search(rf"(?<!\w){re.escape(each)}(?!\w)", text) is not None
-        for each in several(answer)
-    )
+    numbers, answers = _NUMBER.findall(text), several(answer)
+    counted = any(same_at_sight(number, each) for each in filter(_NUMBER.fullmatch, answers) for number in numbers)
+    named = [each for each in answers if len(each) > 1 and not _NUMBER.fullmatch(each)]
+    return counted or any(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", text) for each in named)
 
 
 def asks(text: str) -> bool:
@@ -340,15 +321,6 @@ def outcome(text: str, truncated: bool, options: Sequence[str] = ()) -> Outcome:
     return "answered" if found is not None else "no_answer"
 
 
-CLARIFY = {"underspecified": "ask_when_needed", "complete": "answer_when_complete"}
-"""The figure of clarify that a row of each condition counts in."""
-
-
-def clarify_right(row: Mapping[str, Any]) -> bool:
-    """Return True if the reply did what its condition asks for: ask if a fact is missing, answer if none is."""
-    return bool(row["asked"]) if row["condition"] == "underspecified" else row["outcome"] in ("answered", "truncated")
-
-
 # --- The chosen letter of a question with lettered options (see `probe.sets`)
 #
 # *Strict* takes the last marked letter: `\boxed{B}`, `Answer: B`, `#### B`, or `**B**` at the end. *Lenient* falls back to
@@ -356,12 +328,11 @@ def clarify_right(row: Mapping[str, Any]) -> bool:
 # is there, leaving out questions that close the reply. The article "A" and the pronoun "I" are never letters, nor are
 # variables ("B = 2 T") and what follows "not", and two letters at once ("A or B") are no choice.
 
-_WRAPPING = r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|boldsymbol)\s*\{"
-_WRAPPED = re.compile(rf"{_WRAPPING}([^{{}}]*)\}}")
-_SIGNED = re.compile(rf"(?:{_WRAPPING}|\$)++(\(?[A-Za-z]\)?)[}}$]++")
+_WRAPPED = re.compile(rf"{TEXT}([^{{}}]*)\}}")
+_SIGNED = re.compile(rf"(?:{TEXT}|\$)++(\(?[A-Za-z]\)?)[}}$]++")
 _BOLD_AT_END = re.compile(r"(?:\*\*([^*\n]+)\*\*|\$?\\textbf\s*\{([^{}\n]+)\}\$?)[.!]?\s*$")
 # A second letter right after the first, as in "A or B", "(A), (B)", or right before it.
-_SECOND = re.compile(r"\)?[\s*_$}]*(?:,|/|&|\b(?:or|and|nor)\b)[\s*_$\1]*\(?[A-Z]\b(?!\)?\s+(?:is|are)\b)")
+_SECOND = re.compile(r"\)?[\s*_$}]*(?:,|/|&|\b(?:or|and|nor)\b)[\s*_$\1]*\(?[A-Z]\b(?!\)?\s+is\b)")
 _BEFORE = re.compile(r"\b[A-Z]\)?[\s*_$]*(?:,|/|&|\b(?:or|and|nor)\b)+[\s*_$]*(?:(?:or|and)\s+)?$")
 _LABELLED = re.compile(rf"\(?([A-Za-z])(?:\)[.:]?|[.:])(?!{_SECOND.pattern})\s*(.+)", re.DOTALL)
 _BARE = re.compile(r"\(?([A-Za-z])\)?[.:]?")
@@ -373,13 +344,9 @@ _ALONE = re.compile(
 )  # fmt: skip
 _MARKS = re.compile(r"answer\W*:\W*(?:(?:option|choice)\W+)?$", re.IGNORECASE)
 _CALLS = re.compile(
-    r"\b(?:answer|option|choice)\s+(?:is|must be|would be|should be|has to be)\b\W*(?:(?:option|choice)\W+)?$",
-    re.IGNORECASE,
+    r"(?i)\b(?:answer|option|choice)\s+(?:is|(?:must|would|should|has to) be)\b\W*(?:(?:option|choice)\W+)?$"
 )
-_RIGHT = re.compile(
-    r"[*_]*\s+is\s+(?:(?:therefore|thus|clearly)\s+)?(?:the\s+)?(?:only\s+)?(?i:(?:correct|right|best|answer)\b)"
-)
-_NEAR = 60  # characters around a letter that say what it is
+_RIGHT = re.compile(r"[*_]*\s+is\s+(?:therefore |thus |clearly )?(?:the )?(?:only )?(?:correct|right|best|answer)\b")
 
 
 def _letters(text: str, options: Sequence[str]) -> list[tuple[int, int, str]]:
@@ -390,7 +357,7 @@ def _letters(text: str, options: Sequence[str]) -> list[tuple[int, int, str]]:
     )
     for match in _ALONE.finditer(text):
         letter = match[1] or match[2] or match[3]
-        before, after = text[max(0, match.start() - _NEAR) : match.start()], text[match.end() : match.end() + _NEAR]
+        before, after = text[max(0, match.start() - _END) : match.start()], text[match.end() : match.end() + _END]
         rank = 3 if _MARKS.search(before) else 2 if _CALLS.search(before) or _RIGHT.match(after) else 1
         known = _known(letter, options) if rank > 2 or match[1] or letter.isupper() else None
         plain = not (_NEGATED.search(before) or _SECOND.match(after) or _BEFORE.search(before))

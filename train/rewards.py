@@ -37,8 +37,9 @@ from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.user import marked_answer, questions, read_question, states_result
 from nextturn.probe.conversations import Message
 from nextturn.probe.engines.base import item_seed
+from nextturn.probe.equality import compare_answers
 from nextturn.probe.errors import RecipeError
-from nextturn.probe.grading import asks, compare_answers, count_marks, sentences, strict_answer
+from nextturn.probe.grading import asks, count_marks, sentences, strict_answer
 from nextturn.probe.judges.rules import repetition
 from nextturn.probe.recipe import load_named
 from nextturn.probe.text import words

@@ -24,8 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from nextturn.probe.checkpoints import newest_complete, numbered
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, read_jsonl
-from nextturn.probe.grading import CLARIFY, clarify_right
 from nextturn.probe.judges.labels import GENUINE
+from nextturn.probe.measure.measures import CLARIFY, clarify_right
 from nextturn.probe.measure.several_turns import DOUBTED, on_the_way
 from nextturn.probe.models import ModelInfo
 from nextturn.probe.stats import Estimate
