@@ -18,7 +18,9 @@ import sys
 import threading
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from itertools import starmap
 from typing import Any
 
 from nextturn.probe.errors import NextturnError
@@ -27,7 +29,6 @@ Answer = str | Sequence[str]
 """A reference answer, or several of which any is right."""
 
 _SECONDS, _MOST_MEMORY = 3.0, 4 * 2**30
-_LONGEST = 2000  # characters of the longest answer that is compared by more than its text
 
 
 def same_answer(given: str | None, reference: Answer) -> bool:
@@ -40,20 +41,20 @@ def compare_answers(given: str, reference: Answer) -> bool | None:
     return _any(_compare(given, each) for each in several(reference))
 
 
-def same_at_sight(given: str, reference: str) -> bool | None:
-    """Compare two answers by text and numbers; None if only algebra can decide."""
-    return _any(_at_sight(*pair) for pair in _pairs(given, reference))
-
-
 def several(answer: Answer) -> Sequence[str]:
     """Return the answers of which any is right."""
     return (answer,) if isinstance(answer, str) else answer
 
 
+def same_at_sight(given: str, reference: str) -> bool | None:
+    """Compare two answers by text and numbers; None if only algebra can decide."""
+    return _any(starmap(_at_sight, _pairs(given, reference)))
+
+
 @functools.lru_cache(maxsize=4096)
 def _compare(given: str, reference: str) -> bool | None:
     seen = same_at_sight(given, reference)
-    return seen if seen is not None else _any(_algebra(*pair) for pair in _pairs(given, reference))
+    return _any(starmap(_algebra, _pairs(given, reference))) if seen is None else seen
 
 
 def _any(verdicts: Iterable[bool | None]) -> bool | None:
@@ -63,12 +64,12 @@ def _any(verdicts: Iterable[bool | None]) -> bool | None:
 
 # --- What is written differently and means the same
 
-_SIGNS = str.maketrans(
-    {"−": "-", "–": "-", "⁄": "/", "÷": "/", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "π": r"\pi ", "∞": r"\infty "}
-    | {"∪": r"\cup ", "∩": r"\cap ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "。": ".", "、": ","}
-)  # fmt: skip
+_SIGNS = str.maketrans({"−": "-", "–": "-", "⁄": "/", "÷": "/", "。": ".", "、": ","} | {sign: f"\\{name} " for sign, name in zip(
+    "×·⋅π∞∪∩≤≥≠", ["times", "cdot", "cdot", "pi", "infty", "cup", "cap", "le", "ge", "ne"], strict=True)})  # fmt: skip
 _POWERS = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
-_FACTORS = {"dozen": r"\cdot 12", "pi": r"\cdot \pi ", "squared": "^2", "cubed": "^3"}
+_FACTORS = {name: rf"\cdot 10^{{{power}}}" for name, power in _POWERS.items()}
+_FACTORS |= {"dozen": r"\cdot 12", "pi": r"\cdot \pi ", "squared": "^2", "cubed": "^3"}
+FACTORS = {"dozen": r"\cdot 12", "pi": r"\cdot \pi ", "squared": "^2", "cubed": "^3"}
 _FACTORS |= {name: rf"\cdot 10^{{{power}}}" for name, power in _POWERS.items()}
 FACTORS = "|".join(_FACTORS)
 FUNCTIONS = r"(?:arc)?(?:sin|cos|tan|sec|csc|cot)h?|log|ln|exp|sqrt|max|min|gcd|lcm"
@@ -91,10 +92,8 @@ _REWRITTEN = [(re.compile(pattern), to) for pattern, to in (
 _SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\d{4,},")
 # A unit is a word set apart: in "3x", "2i" and "3 n" the letter is part of the answer.
 _WORD = rf"(?!(?:{FUNCTIONS}|mod|and|or)\b)(?:[A-Za-z]{{3,}}|[ck]?m/[a-z]+|[ckm]m|[km]g|[mc]l|lb|oz|ft|in|yd|mi|hr|sq|cu|[ap]\.?m\b|(?<= )[msghL]\b)\.?"
-_UNIT = re.compile(
-    rf"(?:(?<=\S)\s*{TEXT}([^{{}}]*)\}}|(?<=[\d}})]) ?({_WORD}(?: (?:[a-z]+ )?{_WORD})*))\s*(?:\^\s*\{{?(\d)\}}?)?$"
-)
-_WRAPPED = re.compile(rf"{TEXT}([^{{}}]*)\}}")
+_UNIT = re.compile(rf"(?:(?<=\S)\s*{TEXT}([^{{}}]*)\}}|(?<=[\d}})]) ?({_WORD}(?: [A-Za-z./]+)*+))\s*(?:\^\s*\{{?(\d)\}}?)?$")  # fmt: skip
+WRAPPED = re.compile(rf"{TEXT}([^{{}}]*)\}}")
 _BASED = re.compile(rf"(\d[\dA-F]*) ?_\s*\{{?\s*(?:{TEXT})?\s*(\w+)[\s}}]*")
 _NUMBER = re.compile(r"([+-]?) ?(?:(\d+) +(?=\d+/\d))?(\d+\.?\d*|\.\d+)(?:/(\d+))?(?:e([+-]?\d{1,3}))?")
 
@@ -112,21 +111,21 @@ def _plain(answer: str) -> str:
 def _apart(answer: str) -> tuple[str, str]:
     """Return an answer's value and its unit, "" if it has none."""
     plain = _plain(answer)
-    if whole := _WRAPPED.fullmatch(plain):
+    if whole := WRAPPED.fullmatch(plain):
         return _apart(whole[1])
     unit = _UNIT.search(plain)
     if plain.endswith("%") or unit is None or not re.search(r"\d", plain[: unit.start()]):
         value, name = plain.removesuffix("%").strip(), "%" * plain.endswith("%")
     else:
         value, name = plain[: unit.start()].strip(), (unit[1] or unit[2]).casefold()
-        power = "2" if re.search(r"\bsq", name) else "3" if re.search(r"\bcu(?:bic)?\b", name) else unit[3] or "1"
+        power = unit[3] or {"sq": "2", "cu": "3"}.get(name.strip()[:2], "1")
         name = re.sub(r"\b(?:squares?|sq|cubic|cu)\b|[^a-z]", "", name) + power
     return value if (number := _as_number(value)) is None else str(number), name
 
 
 def _pairs(given: str, reference: str) -> list[tuple[str, str]]:
     """Return the pairs of values of which one has to be equal; none if one is empty or their units differ."""
-    if given == reference or max(len(given), len(reference)) > _LONGEST:
+    if given == reference or max(len(given), len(reference)) > 2000:
         return [("", "")] if given == reference and given.strip() else []
     (value, unit), (wanted, wanted_unit) = _apart(given), _apart(reference)
     both = unit and wanted_unit
@@ -148,10 +147,10 @@ def _at_sight(given: str, reference: str) -> bool | None:
     if given == reference or (given.isalpha() and len(given) > 1 and given.casefold() == reference.casefold()):
         return True
     based, wanted = _BASED.fullmatch(given), _BASED.fullmatch(reference)
-    if based and wanted:
-        return based[1] == wanted[1] and not (based[2] != wanted[2] and (based[2] + wanted[2]).isdigit())
-    if based or wanted:  # a base that is only left out
-        return wanted is not None and wanted[1] == given
+    if based or wanted:  # a base that is only left out is no other one
+        bases = {based[2], wanted[2]} if based and wanted else {""}
+        same = wanted is not None and wanted[1] == (based[1] if based else given)
+        return same and (len(bases) == 1 or not all(map(str.isdigit, bases)))
     number, right = _as_number(given), _as_number(reference)
     if number is None and right is not None and re.fullmatch(r"[+-]?\d+,\d+", given):
         number = _as_number(given.replace(",", "."))  # a comma for the point
@@ -179,11 +178,12 @@ _processes: dict[int, subprocess.Popen[str]] = {}
 
 def same_by_algebra(given: str, reference: str) -> bool:
     """Return what math-verify says, which may take for ever."""
-    from latex2sympy2_extended import NormalizationConfig
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     # Units are compared already. math-verify takes the "t" of "5t" for one.
-    latex = LatexExtractionConfig(normalization_config=NormalizationConfig(malformed_operators=True, nits=True))
+    latex = LatexExtractionConfig(
+        normalization_config=replace(LatexExtractionConfig().normalization_config, units=False)
+    )
     kinds = (latex, ExprExtractionConfig())
     gold, target = (parse(f"\\boxed{{{each}}}", kinds, parsing_timeout=None) for each in (reference, given))
     return bool(gold and target and verify(gold, target, allow_set_relation_comp=True, timeout_seconds=None))
@@ -196,8 +196,7 @@ def _algebra(given: str, reference: str) -> bool | None:
         process.stdin.flush()
         said = process.stdout.readline()
         if not said:
-            process.wait()
-            del _processes[os.getpid()]
+            _processes.pop(os.getpid()).wait()
         return said == "True\n" if said else None
 
 

@@ -17,7 +17,7 @@ from string import ascii_uppercase as LETTERS
 from typing import Literal
 
 from nextturn.probe.conversations import after_thinking
-from nextturn.probe.equality import FACTORS, FUNCTIONS, TEXT, Answer, same_answer, same_at_sight, several
+from nextturn.probe.equality import FACTORS, FUNCTIONS, TEXT, WRAPPED, Answer, same_answer, same_at_sight, several
 
 VERSION = 5
 """How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer.
@@ -48,10 +48,8 @@ def boxed(text: str) -> tuple[int, str] | None:
 
     Neighbouring boxes, such as `\boxed{1}$ and $\boxed{2}`, are one answer: the position is that of the first one.
     """
-    if "box" not in text:  # most texts; builders ask this about millions
-        return None
     begin, found = 0, list[str]()
-    for match in reversed(list(_BOXED.finditer(text))):
+    for match in reversed(list(_BOXED.finditer(text) if "box" in text else ())):  # most texts have none
         content, end = (match[1], match.end(1) + 1) if match[2] is None else (match[2].rstrip(".,"), match.end(2))
         if not content.strip(" \n.…?_~-"):
             continue
@@ -70,8 +68,7 @@ def hashed(text: str, reference: bool = False) -> list[tuple[int, int, str]]:
     found, last = [], len(text.rstrip())
     for match in _HASHES.finditer(text) if "####" in text else ():
         content = _LABEL.sub("", match.group(1).strip("* \t\r")).strip("* \t")
-        words = list(_HASHED_WORD.finditer(content))
-        short = _HASHED_FORMULA.match(content) or not words or (len(words) == 1 and not words[0].group(1))
+        short = _HASHED_FORMULA.match(content) or _HASHED_WORD.findall(content) in ([], [""])
         closes = match.end() >= last and content != "" and (reference or (short and content[-1] not in "?:"))
         if closes or _HASHED_NUMBER.fullmatch(content):
             found.append((match.start(), match.end(), content))
@@ -137,17 +134,13 @@ def _without_closing_questions(text: str) -> str:
 # --- Numbers and formulas without a mark
 
 # Formulas between signs of mathematics; a dollar sign before a space, or after one, is money.
-_SPAN = re.compile(
-    r"\$\$([^$]+)\$\$|\\\[((?:(?!\\\[).)+?)\\\]|\\\(((?:(?!\\\().)+?)\\\)|(?<!\\)\$(?! )([^$\n]*[^$\s\\])\$(?!\d)"
-    r"|(\\begin\{(\w+)\}(?:(?!\\begin).)*?\\end\{\6\}|\\(?:text|textbf|mathrm|mbox)\{[^{}]*\})", re.DOTALL,
-)  # fmt: skip
+_SPAN = re.compile(r"(?s)\$\$([^$]+)\$\$|\\\[((?:(?!\\\[).)+?)\\\]|\\\(((?:(?!\\\().)+?)\\\)|(?<!\\)\$(?! )([^$\n]*[^$\s\\])\$(?!\d)"
+                   r"|(\\begin\{(\w+)\}(?:(?!\\begin).)*?\\end\{\6\}|\\(?:text|textbf|mathrm|mbox)\{[^{}]*\})")  # fmt: skip
 _LETTER = r"[^\W\d_Α-ω²³¹¼-¾⁰-₟⅐-ⅿ]"
 _BETWEEN = re.compile(
-    rf"(?<![\\A-Za-z])(?!(?:{FUNCTIONS}|{FACTORS}|and|or)\b){_LETTER}{{3,}}['’]?"
-    rf"|\b(?i:so|is|it|to|we|by|of|an|as|be|at|on|in|if|my|us|do|no)\b|\b[aAI]\b(?= [\w\0\\])|(?![A-Za-z]){_LETTER}+"
-    r"|\n[ \t]*(?:[-*•][ \t]+)?|[.!?;:](?=[\s*\"')]|$)|—"
-)  # fmt: skip
-_AROUND = re.compile(r"^(?:[\s,:*`]|(?:and|or)\b)+|(?:[\s,:;.!?*`^+=/×-]|\b(?:and|or))+$")
+    rf"(?<![\\A-Za-z])(?!(?:{FUNCTIONS}|{FACTORS}|and|or)\b){_LETTER}{{3,}}['’]?|\n[ \t]*(?:[-*•][ \t]+)?|[.!?;:](?=[\s*\"')]|$)|—"
+    rf"|\b(?i:so|is|it|to|we|by|of|an|as|be|at|on|in|if|my|us|do|no)\b|\b[aAI]\b(?= [\w\0\\])|(?![A-Za-z]){_LETTER}+")  # fmt: skip
+_LOOSE = " ,:;.!?*`^+=/×-"
 _STATED = re.compile(r"\banswers?\W{0,4}(?:is|are|:|=)[\s:*]*+", re.IGNORECASE)
 _FURNITURE = re.compile(r"\\(?:begin|end)\{(?:align|gather|split|eqn|equation|multline)\w*\*?\}|&(?= *=)|\\?\$")
 _NAME = re.compile(r"\s*[A-Za-z]\w?'*(?:_\{?\w+\}?)?(?:\([^()=]*\))?\s*|[^A-Za-z]*")
@@ -180,13 +173,12 @@ def _expressions(text: str, formula: bool) -> Iterator[str | None]:
     for part in _BETWEEN.split(_SPAN.sub("\0", text)):
         own, spans = spans[: part.count("\0")], spans[part.count("\0") :]
         for piece in [part] if formula or own else part.split(", "):
-            bare = _AROUND.sub("", re.split(r"(?<=[\d%\0]) \(", " ".join(piece.split()))[0])
+            bare = re.split(r"(?<=[\d%\0]) \(", " ".join(piece.split()))[0].lstrip(" ,:*`").rstrip(_LOOSE)
+            bare = re.sub(r"^(?:and|or)\b|\b(?:and|or)$", "", bare).rstrip(_LOOSE)
             whole = _FURNITURE.sub("", re.sub("\0", lambda _, own=own: own.pop(0), bare)).strip()
-            plain = any(map(str.isnumeric, whole)) and (not formula or not spans)
-            if not plain and not (formula and ("\0" in bare or re.search(r"[\\=+*/^(√π∞].*\w|\w.*[=+*/^)-]", whole))):
-                yield None
-                continue
-            yield _right_side(whole if formula else re.split(r"\\approx|≈", whole)[-1])
+            digits = any(map(str.isnumeric, whole)) and (not formula or not spans)
+            maths = formula and ("\0" in bare or re.search(r"[\\=+*/^(√π∞].*\w|\w.*[=+*/^)-]", whole[:_END]))
+            yield _right_side(whole if formula else re.split(r"\\approx|≈", whole)[-1]) if digits or maths else None
 
 
 def _right_side(whole: str) -> str | None:
@@ -196,16 +188,14 @@ def _right_side(whole: str) -> str | None:
     if (len(sides) > 2 or _NAME.fullmatch(left)) and not re.search(r",(?!\d{3})", whole):
         whole = sides[-1]
     more = whole.count(")") - whole.count("(")
-    return (
-        whole.removesuffix(")" if more > 0 and "[" not in whole else "").removeprefix("(" if more < 0 else "").strip()
-        or None
-    )
+    if more and "[" not in whole and "]" not in whole:
+        whole = whole.removesuffix(")") if more > 0 else whole.removeprefix("(")
+    return whole.strip() or None
 
 
 # --- Answers in words
 
 _ARTICLE = re.compile(r"\b(?:[Aa]n|[Tt]he|THE|a|A(?= [a-z])) +(?=\w)")
-_COMMAND = re.compile(r"\\(?:text|mathrm|textbf)(?![A-Za-z])")
 _DECIDED = {"yes": "yes", "true": "yes", "correct": "yes", "no": "no", "false": "no", "incorrect": "no"}
 _NEGATED = re.compile(r"(?:\bnot|\bnever|n['’ ]t)(?:\s(?!but\b)\w+){0,2}[\s(*]*$", re.IGNORECASE)
 _UNDECIDED = re.compile(r"\b(?:not sure|unsure|don['’]?t know|could be|might be|either)\b", re.IGNORECASE)
@@ -218,7 +208,7 @@ _A_WORD = re.compile(rf"(?<![^\W\d_])(?!(?:{FUNCTIONS})\b)[^\W\d_]{{3,}}")
 
 def is_words(answer: str) -> bool:
     """Return True for an answer in words, such as "Paris" or "Apollo 11": no number and no formula, so that only a mark shows it."""
-    answer = _WRAPPED.sub(r"\1", answer).strip()
+    answer = WRAPPED.sub(r"\1", answer).strip()
     worded = re.search(r"[\d()|!-]", answer) is None or ("_" not in answer and _A_WORD.search(answer) is not None)
     return worded and re.fullmatch(r"[^\W\d_][^\\=+*/^<>$]*", answer) is not None
 
@@ -250,13 +240,11 @@ def words_right(text: str, answer: str, truncated: bool = False) -> tuple[bool, 
 
 def _contains(plain: str, wanted: str) -> int | None:
     """Return where the words of an answer stand in a plain text: whole words, or what the answer's script has for them."""
-    begin = "" if _UNSPACED.search(wanted) else "(?<![^ ])"
-    end = "" if _UNSPACED.search(wanted) or _HANGUL.search(wanted) else "(?![^ ])"
+    begin, end = ("", "") if _UNSPACED.search(wanted) else ("(?<![^ ])", "" if _HANGUL.search(wanted) else "(?![^ ])")
     found = re.search(begin + "[ -]".join(map(re.escape, wanted.split())) + end, plain)
     # A vowel sign that follows belongs to the last letter.
-    return (
-        found.start() if found and not unicodedata.category((plain[found.end() :] or " ")[0]).startswith("M") else None
-    )
+    cut = found and unicodedata.category((plain[found.end() :] or " ")[0]).startswith("M")
+    return found.start() if found and not cut else None
 
 
 def stated_words(text: str) -> str | None:
@@ -268,12 +256,13 @@ def stated_words(text: str) -> str | None:
 
 def _plain_words(text: str, hyphen: str = " ") -> str:
     """Return the letters with their vowel signs, and the numbers, of a text without articles; a `hyphen` between them stays."""
-    text = _ARTICLE.sub("", _COMMAND.sub(" ", unicodedata.normalize("NFKC", text))).casefold()
-    kept = (
-        char if char.isalnum() or unicodedata.category(char)[0] == "M" else hyphen if char == "-" else " "
-        for char in text
+    text = (
+        _ARTICLE.sub("", WRAPPED.sub(r" \1 ", unicodedata.normalize("NFKC", text)))
+        .casefold()
+        .replace("-", f" {hyphen} ")
     )
-    return " ".join("".join(kept).split())
+    text = "".join(char if char in "-" or unicodedata.category(char)[0] in "LMN" else " " for char in text)
+    return " ".join(text.split()).replace(" - ", "-")
 
 
 # --- How a reply ends
@@ -328,7 +317,6 @@ def outcome(text: str, truncated: bool, options: Sequence[str] = ()) -> Outcome:
 # is there, leaving out questions that close the reply. The article "A" and the pronoun "I" are never letters, nor are
 # variables ("B = 2 T") and what follows "not", and two letters at once ("A or B") are no choice.
 
-_WRAPPED = re.compile(rf"{TEXT}([^{{}}]*)\}}")
 _SIGNED = re.compile(rf"(?:{TEXT}|\$)++(\(?[A-Za-z]\)?)[}}$]++")
 _BOLD_AT_END = re.compile(r"(?:\*\*([^*\n]+)\*\*|\$?\\textbf\s*\{([^{}\n]+)\}\$?)[.!]?\s*$")
 # A second letter right after the first, as in "A or B", "(A), (B)", or right before it.
@@ -338,13 +326,11 @@ _LABELLED = re.compile(rf"\(?([A-Za-z])(?:\)[.:]?|[.:])(?!{_SECOND.pattern})\s*(
 _BARE = re.compile(r"\(?([A-Za-z])\)?[.:]?")
 # "(B)" with no name before it, as in P(B); or a letter that is no part of a word, a formula or an abbreviation. After "a" comes
 # an end, a stop, or a reason, so that "A proton" is no A.
-_ALONE = re.compile(
-    r"(?<![\w\\])\(([A-Za-z])\)(?!\w)|(?<![\w.\\^{($'’=+/<>-])(?<![=+/<>] )(?:([B-HJ-Zb-hj-z])(?![\w'’^{}$=+/<>(-]|\.\w|\s*[=+/<>^×·])"
-    r"|([Aa])(?![\w'’])(?=[*_$}]*(?:[ \t]*$|[.,;:)\]!](?!\w)|\s+[-–—]\s|\s+(?:is|because|since|as)\b)))", re.MULTILINE,
-)  # fmt: skip
+_ALONE = re.compile(r"(?m)(?<![\w\\])\(([A-Za-z])\)(?!\w)|(?<![\w.\\^{($'’=+/<>-])(?<![=+/<>] )(?:([B-HJ-Zb-hj-z])(?![\w'’^{}$=+/<>(-]|\.\w|\s*[=+/<>^×·])"
+                    r"|([Aa])(?![\w'’])(?=[*_$}]*(?:[ \t]*$|[.,;:)\]!](?!\w)|\s+[-–—]\s|\s+(?:is|because|since|as)\b)))")  # fmt: skip
 _MARKS = re.compile(r"answer\W*:\W*(?:(?:option|choice)\W+)?$", re.IGNORECASE)
 _CALLS = re.compile(
-    r"(?i)\b(?:answer|option|choice)\s+(?:is|(?:must|would|should|has to) be)\b\W*(?:(?:option|choice)\W+)?$"
+    r"(?i)(?:answer|option|choice) +(?:is|(?:must|would|should|has to) be)\b\W*(?:(?:option|choice) )?$"
 )
 _RIGHT = re.compile(r"[*_]*\s+is\s+(?:therefore |thus |clearly )?(?:the )?(?:only )?(?:correct|right|best|answer)\b")
 
@@ -352,12 +338,11 @@ _RIGHT = re.compile(r"[*_]*\s+is\s+(?:therefore |thus |clearly )?(?:the )?(?:onl
 def _letters(text: str, options: Sequence[str]) -> list[tuple[int, int, str]]:
     """Return (rank, position, letter) of every letter in a text: 3 if marked, 2 if called right, 1 if it stands alone."""
     found = []
-    text = _SIGNED.sub(
-        lambda signed: signed[1].rjust(len(signed[0]), "\1"), re.sub(r"\*\*|__", "  ", text).replace("`", " ")
-    )
+    text = re.sub(r"\*\*|__", "  ", text).replace("`", " ")
+    text = _SIGNED.sub(lambda signed: signed[1].rjust(len(signed[0]), "\1"), text)
     for match in _ALONE.finditer(text):
         letter = match[1] or match[2] or match[3]
-        before, after = text[max(0, match.start() - _END) : match.start()], text[match.end() : match.end() + _END]
+        before, after = text[max(0, match.start() - 60) : match.start()], text[match.end() : match.end() + 60]
         rank = 3 if _MARKS.search(before) else 2 if _CALLS.search(before) or _RIGHT.match(after) else 1
         known = _known(letter, options) if rank > 2 or match[1] or letter.isupper() else None
         plain = not (_NEGATED.search(before) or _SECOND.match(after) or _BEFORE.search(before))
@@ -386,22 +371,18 @@ def lenient_letter(text: str, options: Sequence[str], truncated: bool = False) -
         return None if truncated else _known(bare[1], options)
     # A letter inside an option's own text ("vitamin C") is part of that text; where no letter stands, the text is the choice.
     plain = [_plain(option) for option in options]
-    texts = sorted(
-        {re.escape(text).replace(r"\ ", r"\s+") for text in plain if plain.count(text) == 1}, key=len, reverse=True
-    )
-    spelled = re.compile(rf"(?<!\w)(?:{'|'.join(texts) or '(?!)'})(?!\w)", re.IGNORECASE)
+    once = sorted({text for text in plain if plain.count(text) == 1}, key=len, reverse=True)
+    texts = "|".join(re.escape(text).replace(r"\ ", r"\s+") for text in once if text)
+    spelled = re.compile(rf"(?<!\w)(?:{texts or '(?!)'})(?!\w)", re.IGNORECASE)
     hidden = spelled.sub(lambda found: "-" * len(found[0]) if len(found[0]) > 2 else found[0], reply)
     shown = spelled.sub(lambda found: f"({LETTERS[plain.index(_plain(found[0]))]})", reply)
-    for letters in (_letters(hidden, options), _letters(shown, options)):
-        if letters:
-            best = max(letters)
-            return None if truncated and best[0] < 2 else best[2]
-    return None
+    rank, _, letter = max(_letters(hidden, options) or _letters(shown, options), default=(0, 0, None))
+    return letter if rank > 1 or not truncated else None
 
 
 def letter_in(content: str, options: Sequence[str]) -> str | None:
     """Return the one option that the content of a mark names by letter, by letter and text, or by text."""
-    content = _WRAPPED.sub(r"\1", content).replace("\\ ", " ").strip("$*_ \n")
+    content = WRAPPED.sub(r"\1", content).replace("\\ ", " ").strip("$*_ \n")
     same = [place for place, option in enumerate(options) if _plain(option) == _plain(content)]
     labelled = _LABELLED.fullmatch(content)
     if bare := _BARE.fullmatch(re.sub(r"^(?i:option|choice|answer:?)\s+", "", content)):

@@ -133,14 +133,14 @@ DIFFERENT = [
 )
 def test_equal_answers_are_the_same_and_others_are_not(given: str, reference: str, same: bool) -> None:
     """Equal answers written differently are the same and others are not."""
-    assert grading.same_answer(given, reference) is same
-    assert not same or grading.same_answer(reference, given)
+    assert equality.same_answer(given, reference) is same
+    assert not same or equality.same_answer(reference, given)
 
 
 def test_no_answer_is_never_right_and_other_threads_compare_too() -> None:
-    assert not grading.same_answer(None, "5") and not grading.same_answer(None, "")
+    assert not equality.same_answer(None, "5") and not grading.same_answer(None, "")
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(grading.same_answer(r"\sqrt{18}", r"3\sqrt{2}")))
+    thread = threading.Thread(target=lambda: found.append(equality.same_answer(r"\sqrt{18}", r"3\sqrt{2}")))
     thread.start()
     thread.join()
     assert found == [True]
@@ -151,8 +151,8 @@ def test_an_answer_that_keeps_algebra_busy_is_given_up_and_the_next_one_is_compa
 ) -> None:
     monkeypatch.setattr(equality, "_SECONDS", 0.3)
     monkeypatch.setattr(equality, "_processes", {})
-    assert grading.compare_answers("9999999!", "7") is None, "it would take a minute"
-    assert grading.same_answer(r"\sqrt{98}", r"7\sqrt{2}")
+    assert equality.compare_answers("9999999!", "7") is None, "it would take a minute"
+    assert equality.same_answer(r"\sqrt{98}", r"7\sqrt{2}")
 
 
 def test_a_reply_is_counted_to_mark_its_answers_and_no_headings_or_thoughts() -> None:
@@ -210,8 +210,8 @@ def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -
 
 @given(st.integers(-(10**9), 10**9), st.sampled_from(["{}", "{}.", "${}", "{:,}", "{}.0", " {} ", "{} dollars"]))
 def test_a_whole_number_is_itself_however_it_is_written(number: int, form: str) -> None:
-    assert grading.same_answer(form.format(number), str(number))
-    assert not grading.same_answer(form.format(number), str(number + 1))
+    assert equality.same_answer(form.format(number), str(number))
+    assert not equality.same_answer(form.format(number), str(number + 1))
 
 
 @pytest.mark.parametrize(
@@ -299,5 +299,5 @@ def test_a_truncated_reply_contains_only_what_it_calls_its_answer(reply: str, ri
     ],
 )
 def test_a_formula_is_read_without_a_mark(reply: str, answer: str, right: bool) -> None:
-    assert grading.same_answer(grading.lenient_answer(reply, formula=True), answer) is right
+    assert equality.same_answer(grading.lenient_answer(reply, formula=True), answer) is right
     assert grading.lenient_answer("It is $2x$, and", truncated=True, formula=True) is None
