@@ -70,7 +70,8 @@ def compare(
     comparison = compare_runs(load_runs(dirs))
     if comparison.differences and not force:
         reasons = "; ".join(comparison.differences)
-        raise IncomparableRuns(f"these runs were measured differently (--force compares them anyway): {reasons}")
+        again = "; nextturn probe judge DIR grades the replies of an older run again" if "grading: " in reasons else ""
+        raise IncomparableRuns(f"these runs were measured differently (--force compares them anyway): {reasons}{again}")
     comparison = with_labels(comparison, dirs, labels)
     plot = draw_tradeoff(comparison, y)
     if plot:
