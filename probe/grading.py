@@ -31,7 +31,9 @@ Outcome = Literal["answered", "asked", "truncated", "no_answer"]
 _INSIDE = r"(?:[^{}]++|\{" * 9 + r"[^{}]*+" + r"\})*+" * 9  # braces in braces, nine deep
 _BOXED = re.compile(rf"\\(?:boxed|fbox)(?=\s*(?:\{{({_INSIDE})\}}|([^\s{{$]+)))")
 # Between boxes that are one answer stands "and", "or", a comma or "x =", but no other word and no end of a sentence.
-_JOINT = re.compile(r"(?=[^a-zA-Z]*(?:[,;]|and\b|or\b))(?:\\[a-z]+|\b(?:and|or|[A-Za-z])\b|[^A-Za-z.!?:]){1,80}")
+_JOINT = re.compile(
+    r"(?s)(?=.*(?:[,;]|\b(?:and|or)\b))(?:\\[a-z]+|\b(?:and|or)\b|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|[^A-Za-z.!?:]){1,80}"
+)
 _DIGITS = r"-?\d+(?:,\d+)*(?:\.\d+)?(?:/\d+)?"
 _NUMBER = re.compile(_DIGITS)
 # Markdown's headings of the fourth level look like a marked answer. A number, alone or with its unit, is an answer; so is a
@@ -82,7 +84,7 @@ def count_marks(text: str) -> int:
 
 def strict_answer(text: str, reference: bool = False) -> str | None:
     r"""Return the last marked answer: `\boxed{...}` or `#### ...`; see `hashed` for a `reference`."""
-    said = _said(text)
+    said = (after_thinking(text) or "") if reference else _said(text)
     marked = [boxed(said) or (-1, ""), *((start, content) for start, _, content in hashed(said, reference)[-1:])]
     return max(marked)[1] or None
 
@@ -99,7 +101,7 @@ _END = 600  # characters of a text's end, in which a last question stands
 _SENTENCE_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|(?<=[。！？])|\n+")
 _QUESTION_ENDS = re.compile(r"(?<=[.?!])(?=[\"')\]*]*\s)|(?<=\n)")
 # What begins another question or another turn of a conversation in a reply.
-_LABELS = r"(?:next |new )?(?:question|problem|exercise|q)(?: \d+)?|user|human|assistant|instruction"
+_LABELS = r"(?:next |new )?(?:question|problem|exercise|q)( \d+)?|user|human|assistant|instruction"
 _RUN_ON = re.compile(rf"(?im)^[ \t#*>_]*+(?:{_LABELS})[*_ ]*+:")
 _ANSWERS = re.compile(r"\d|box|answer", re.IGNORECASE)
 
@@ -114,6 +116,9 @@ def _said(text: str) -> str:
     for label in _RUN_ON.finditer(said):
         before, after = said[: label.start()], said[label.end() :].strip()
         asked = after.endswith("?") and len(sentences(after[:_END])) == 1
+        asked |= label[1] is not None and not re.search(
+            r"(?i)####|box|answer", before
+        )  # "Question 2:" may be a part of this one
         if before.strip() and not asked and (_ANSWERS.search(before) or not _ANSWERS.search(after)):
             return before
     return said
@@ -233,7 +238,9 @@ def words_right(text: str, answer: str, truncated: bool = False) -> tuple[bool, 
     if wanted in _DECIDED:
         decided = [_DECIDED[word] for part in parts if (word := part.partition(" ")[0]) in _DECIDED]
         return False, decided[-1:] == [_DECIDED[wanted]]
-    found = [(part, place) for part in parts or [""] if (place := _contains(part, wanted)) is not None]
+    found = [
+        (part, place) for part in [*parts, _plain_words(said, "-")] if (place := _contains(part, wanted)) is not None
+    ]
     decided_on = any(not _NEGATED.search(part[:place]) for part, place in found)
     return False, decided_on and (stated is not None or not _UNDECIDED.search(said))
 
@@ -317,7 +324,7 @@ def outcome(text: str, truncated: bool, options: Sequence[str] = ()) -> Outcome:
 # is there, leaving out questions that close the reply. The article "A" and the pronoun "I" are never letters, nor are
 # variables ("B = 2 T") and what follows "not", and two letters at once ("A or B") are no choice.
 
-_SIGNED = re.compile(rf"(?:{TEXT}|\$)++(\(?[A-Za-z]\)?)[}}$]++")
+_SIGNED = re.compile(rf"(?<!\$)(?:{TEXT}|\$)++(\(?[A-Za-z]\)?)[}}$]++")
 _BOLD_AT_END = re.compile(r"(?:\*\*([^*\n]+)\*\*|\$?\\textbf\s*\{([^{}\n]+)\}\$?)[.!]?\s*$")
 # A second letter right after the first, as in "A or B", "(A), (B)", or right before it.
 _SECOND = re.compile(r"\)?[\s*_$}]*(?:,|/|&|\b(?:or|and|nor)\b)[\s*_$\1]*\(?[A-Z]\b(?!\)?\s+is\b)")

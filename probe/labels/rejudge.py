@@ -91,7 +91,7 @@ def rejudge(folder: Path, judge: Judge | None, out: Path | None = None) -> dict[
         settings["judge"] = judge.version
     model = ModelInfo(**{field.name: before["model"].get(field.name) for field in fields(ModelInfo)})
     store = RunStore(out or folder, model, settings)
-    calls = _judge(judge, turns, same, store, model) if judge is not None else before["timing"]["judge_calls"]
+    calls = _judge(judge, turns, same, store, model) if judge is not None else before["timing"].get("judge_calls", 0)
     store.write_samples(rows)
     timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": calls}
     return store.finish({**figures(rows), "timing": timing})
