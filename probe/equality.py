@@ -145,10 +145,11 @@ def _at_sight(given: str, reference: str) -> bool | None:
     if given == reference or (given.isalpha() and len(given) > 1 and given.casefold() == reference.casefold()):
         return True
     based, wanted = _BASED.fullmatch(given), _BASED.fullmatch(reference)
-    if based or wanted:  # a base that is only left out is no other one
-        bases = {based[2], wanted[2]} if based and wanted else {""}
-        same = wanted is not None and wanted[1] == (based[1] if based else given)
-        return same and (len(bases) == 1 or not all(map(str.isdigit, bases)))
+    if based:  # a base that is only left out is no other one
+        same = wanted is not None and based[1] == wanted[1]
+        return same and wanted is not None and (based[2] == wanted[2] or not (based[2] + wanted[2]).isdigit())
+    if wanted:
+        return given == wanted[1]
     number, right = _as_number(given), _as_number(reference)
     if number is None and right is not None and re.fullmatch(r"[+-]?\d+,\d+", given):
         number = _as_number(given.replace(",", "."))  # a comma for the point

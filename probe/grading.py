@@ -31,9 +31,7 @@ Outcome = Literal["answered", "asked", "truncated", "no_answer"]
 _INSIDE = r"(?:[^{}]++|\{" * 9 + r"[^{}]*+" + r"\})*+" * 9  # braces in braces, nine deep
 _BOXED = re.compile(rf"\\(?:boxed|fbox)(?=\s*(?:\{{({_INSIDE})\}}|([^\s{{$]+)))")
 # Between boxes that are one answer stands "and", "or", a comma or "x =", but no other word and no end of a sentence.
-_JOINT = re.compile(
-    r"(?s)(?=.*(?:[,;]|\b(?:and|or)\b))(?:\\[a-z]+|\b(?:and|or)\b|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|[^A-Za-z.!?:]){1,80}"
-)
+_JOINT = re.compile(r"(?s)(?=.*(?:[,;]|\b(?:and|or)\b))(?:\\[a-z]+|\b(?:and|or)\b|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|[^A-Za-z.!?:]){1,80}")  # fmt: skip
 _DIGITS = r"-?\d+(?:,\d+)*(?:\.\d+)?(?:/\d+)?"
 _NUMBER = re.compile(_DIGITS)
 # Markdown's headings of the fourth level look like a marked answer. A number, alone or with its unit, is an answer; so is a
@@ -103,7 +101,7 @@ _QUESTION_ENDS = re.compile(r"(?<=[.?!])(?=[\"')\]*]*\s)|(?<=\n)")
 # What begins another question or another turn of a conversation in a reply.
 _LABELS = r"(?:next |new )?(?:question|problem|exercise|q)( \d+)?|user|human|assistant|instruction"
 _RUN_ON = re.compile(rf"(?im)^[ \t#*>_]*+(?:{_LABELS})[*_ ]*+:")
-_ANSWERS = re.compile(r"\d|box|answer", re.IGNORECASE)
+_ANSWERS, _STATES = r"(?i)\d|box|answer", r"(?i)####|box|answer"
 
 
 def _said(text: str) -> str:
@@ -116,10 +114,8 @@ def _said(text: str) -> str:
     for label in _RUN_ON.finditer(said):
         before, after = said[: label.start()], said[label.end() :].strip()
         asked = after.endswith("?") and len(sentences(after[:_END])) == 1
-        asked |= label[1] is not None and not re.search(
-            r"(?i)####|box|answer", before
-        )  # "Question 2:" may be a part of this one
-        if before.strip() and not asked and (_ANSWERS.search(before) or not _ANSWERS.search(after)):
+        answered = re.search(_STATES if label[1] else _ANSWERS, before)  # "Question 2:" may be a part of this one
+        if before.strip() and not asked and (answered or not re.search(_ANSWERS, after)):
             return before
     return said
 
@@ -131,7 +127,7 @@ def sentences(text: str) -> list[str]:
 
 def _without_closing_questions(text: str) -> str:
     parts = _QUESTION_ENDS.split(text.rstrip() + " ")
-    while parts and (not parts[-1].strip(" \n*\"')]") or parts[-1].rstrip(" \n*\"')]").endswith("?")):
+    while parts and parts[-1].strip(" \n*\"')]")[-1:] in ("", "?"):
         parts.pop()
     return "".join(parts).rstrip()
 
@@ -192,10 +188,8 @@ def _right_side(whole: str) -> str | None:
     left = re.sub(r"\\[A-Za-z]+(?:\{[A-Za-z .]*\})?", "", sides[-2]) if len(sides) > 1 else ""
     if (len(sides) > 2 or _NAME.fullmatch(left)) and not re.search(r",(?!\d{3})", whole):
         whole = sides[-1]
-    more = whole.count(")") - whole.count("(")
-    if more and "[" not in whole and "]" not in whole:
-        whole = whole.removesuffix(")") if more > 0 else whole.removeprefix("(")
-    return whole.strip() or None
+    whole = whole.removesuffix(")") if not re.search(r"[(\[]", whole) else whole
+    return (whole.removeprefix("(") if not re.search(r"[)\]]", whole) else whole).strip() or None
 
 
 # --- Answers in words
@@ -263,13 +257,9 @@ def stated_words(text: str) -> str | None:
 
 def _plain_words(text: str, hyphen: str = " ") -> str:
     """Return the letters with their vowel signs, and the numbers, of a text without articles; a `hyphen` between them stays."""
-    text = (
-        _ARTICLE.sub("", WRAPPED.sub(r" \1 ", unicodedata.normalize("NFKC", text)))
-        .casefold()
-        .replace("-", f" {hyphen} ")
-    )
-    text = "".join(char if char in "-" or unicodedata.category(char)[0] in "LMN" else " " for char in text)
-    return " ".join(text.split()).replace(" - ", "-")
+    text = _ARTICLE.sub("", WRAPPED.sub(r" \1 ", unicodedata.normalize("NFKC", text))).casefold()
+    text = "".join(char if char == "-" or unicodedata.category(char)[0] in "LMN" else " " for char in text)
+    return " ".join(text.replace("-", f" {hyphen} ").split()).replace(" - ", "-")
 
 
 # --- How a reply ends
@@ -306,15 +296,12 @@ def outcome(text: str, truncated: bool, options: Sequence[str] = ()) -> Outcome:
 
     With `options` answers are letters, and a reply that closes with a sentence after its question may give one.
     """
-    if (strict_letter(text, options) if options else strict_answer(text)) is not None:
-        return "answered"
-    if truncated:
-        return "truncated"
+    strict = strict_letter(text, options) if options else strict_answer(text)
+    if strict is not None or truncated:
+        return "truncated" if strict is None else "answered"
     found = lenient_letter(text, options) if options else lenient_answer(text)
-    last = "".join(sentences(_said(text))[-1:]).endswith("?")
-    if last if options and found is not None else asks(text):
-        return "asked"
-    return "answered" if found is not None else "no_answer"
+    asked = asks(text) if not options or found is None else "".join(sentences(_said(text))[-1:]).endswith("?")
+    return "asked" if asked else "no_answer" if found is None else "answered"
 
 
 # --- The chosen letter of a question with lettered options (see `probe.sets`)
