@@ -20,7 +20,6 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import starmap
 from typing import Any
 
 from nextturn.probe.errors import NextturnError
@@ -48,13 +47,13 @@ def several(answer: Answer) -> Sequence[str]:
 
 def same_at_sight(given: str, reference: str) -> bool | None:
     """Compare two answers by text and numbers; None if only algebra can decide."""
-    return _any(starmap(_at_sight, _pairs(given, reference)))
+    return _any(_at_sight(*pair) for pair in _pairs(given, reference))
 
 
 @functools.lru_cache(maxsize=4096)
 def _compare(given: str, reference: str) -> bool | None:
     seen = same_at_sight(given, reference)
-    return _any(starmap(_algebra, _pairs(given, reference))) if seen is None else seen
+    return _any(_algebra(*pair) for pair in _pairs(given, reference)) if seen is None else seen
 
 
 def _any(verdicts: Iterable[bool | None]) -> bool | None:
@@ -66,8 +65,8 @@ def _any(verdicts: Iterable[bool | None]) -> bool | None:
 
 _SIGNS = str.maketrans({"−": "-", "–": "-", "⁄": "/", "÷": "/", "。": ".", "、": ","} | {sign: f"\\{name} " for sign, name in zip(
     "×·⋅π∞∪∩≤≥≠", ["times", "cdot", "cdot", "pi", "infty", "cup", "cap", "le", "ge", "ne"], strict=True)})  # fmt: skip
-_POWERS = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
-_FACTORS = {name: rf"\cdot 10^{{{power}}}" for name, power in _POWERS.items()}
+_FACTORS = {name: rf"\cdot 10^{{{power}}}" for name, power in {
+    "hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}.items()}  # fmt: skip
 _FACTORS |= {"dozen": r"\cdot 12", "pi": r"\cdot \pi ", "squared": "^2", "cubed": "^3"}
 FACTORS = "|".join(_FACTORS)
 FUNCTIONS = r"(?:arc)?(?:sin|cos|tan|sec|csc|cot)h?|log|ln|exp|sqrt|max|min|gcd|lcm"
@@ -82,10 +81,8 @@ _REWRITTEN = [(re.compile(pattern), to) for pattern, to in (
     (r"(?<!\\)\\[,;: ]|~", " "),
     (r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)\s*([CF]?)$", r"\\text{degrees\1}"),
     (rf"\s*(?:{TEXT}\s*)?(?:\bper ?cent(?:age)?|\bpct|\\?%)\s*\}}?$", "%"),
-    (rf"(?<=[\d}})])[\s-]*({TEXT}\s*)?\b({FACTORS})\b(\s*\}})?",
-     lambda found: _FACTORS[found[2]] + (found[1] if found[1] and not found[3] else "")),
-    (r"(?<=\d) ?(?:\\times|\\cdot|\*) ?10 ?\^ ?(?:\{([+-]?\d{1,3})\}|(\d)(?!\d))", r"e\1\2"),
-)]  # fmt: skip
+    (rf"(?<=[\d}})])[\s-]*({TEXT}\s*)?\b({FACTORS})\b(\s*\}})?", lambda found: _FACTORS[found[2]] + (found[1] if found[1] and not found[3] else "")),
+    (r"(?<=\d) ?(?:\\times|\\cdot|\*) ?10 ?\^ ?(?:\{([+-]?\d{1,3})\}|(\d)(?!\d))", r"e\1\2"))]  # fmt: skip
 # The comma of a pair, an interval or a list stands between numbers and not in one.
 _SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\d{4,},")
 # A unit is a word set apart: in "3x", "2i" and "3 n" the letter is part of the answer.
@@ -100,9 +97,9 @@ def _plain(answer: str) -> str:
     """Return an answer without what stands around it, with one way to write signs, numbers, factors, per cent and degrees."""
     answer = re.sub("[⁰¹²³⁴-⁹⁻]+", lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", answer)
     answer = unicodedata.normalize("NFKC", re.sub("([¼-¾⅐-⅞])", r" \1 ", answer)).translate(_SIGNS)
-    answer = answer.strip().strip("*`").rstrip(".,; ")
     for pattern, to in _REWRITTEN:
-        answer = pattern.sub(to, answer).strip(" ").rstrip(".,;")
+        answer = pattern.sub(to, answer.strip(" \n*`").rstrip(".,;"))
+    answer = answer.strip().rstrip(".,; ")
     return answer if _SEVERAL.search(answer) else re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
 
 
@@ -145,11 +142,10 @@ def _at_sight(given: str, reference: str) -> bool | None:
     if given == reference or (given.isalpha() and len(given) > 1 and given.casefold() == reference.casefold()):
         return True
     based, wanted = _BASED.fullmatch(given), _BASED.fullmatch(reference)
-    if based:  # a base that is only left out is no other one
-        same = wanted is not None and based[1] == wanted[1]
-        return same and wanted is not None and (based[2] == wanted[2] or not (based[2] + wanted[2]).isdigit())
-    if wanted:
-        return given == wanted[1]
+    if based and wanted:
+        return based[1] == wanted[1] and not (based[2] != wanted[2] and (based[2] + wanted[2]).isdigit())
+    if based or wanted:  # a base that is only left out is no other one
+        return wanted is not None and given == wanted[1]
     number, right = _as_number(given), _as_number(reference)
     if number is None and right is not None and re.fullmatch(r"[+-]?\d+,\d+", given):
         number = _as_number(given.replace(",", "."))  # a comma for the point
@@ -171,8 +167,7 @@ def _as_number(value: str) -> Fraction | None:
 # --- Algebra in another process, which the system ends when a comparison takes too long: what a model wrote, such as
 # 10^{10^{10}}, can keep algebra busy where no signal of Python's is heard. Threads take turns; a fork starts its own process.
 
-_lock = threading.Lock()
-_processes: dict[int, subprocess.Popen[str]] = {}
+_lock, _processes = threading.Lock(), dict[int, Any]()
 
 
 def same_by_algebra(given: str, reference: str) -> bool:
@@ -180,33 +175,27 @@ def same_by_algebra(given: str, reference: str) -> bool:
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     # Units are compared already. math-verify takes the "t" of "5t" for one.
-    latex = LatexExtractionConfig(
-        normalization_config=replace(LatexExtractionConfig().normalization_config, units=False)
-    )
-    kinds = (latex, ExprExtractionConfig())
+    config = replace(LatexExtractionConfig().normalization_config, units=False)
+    kinds = (LatexExtractionConfig(normalization_config=config), ExprExtractionConfig())
     gold, target = (parse(f"\\boxed{{{each}}}", kinds, parsing_timeout=None) for each in (reference, given))
     return bool(gold and target and verify(gold, target, allow_set_relation_comp=True, timeout_seconds=None))
 
 
 def _algebra(given: str, reference: str) -> bool | None:
     with _lock:
-        process: Any = _processes.get(os.getpid()) or _started()
-        process.stdin.write(json.dumps([given, reference]) + "\n")
-        process.stdin.flush()
-        said = process.stdout.readline()
-        if not said:
-            _processes.pop(os.getpid()).wait()
-        return said == "True\n" if said else None
-
-
-def _started() -> subprocess.Popen[str]:
-    code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({_SECONDS})"
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
-    if process.stdout is None or process.stdout.readline() != "ready\n":
-        raise NextturnError("math-verify cannot be loaded, so answers cannot be compared; is it installed?")
-    _processes[os.getpid()] = process
-    return process
+        if os.getpid() not in _processes:
+            code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({_SECONDS})"
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            process: Any = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
+            if process.stdout.readline() != "ready\n":
+                raise NextturnError("math-verify cannot be loaded, so answers cannot be compared; is it installed?")
+            _processes[os.getpid()] = process
+        process = _processes[os.getpid()]
+        print(json.dumps([given, reference]), file=process.stdin, flush=True)
+        if said := process.stdout.readline():
+            return bool(said == "True\n")
+        _processes.pop(os.getpid()).wait()
+        return None
 
 
 def serve(seconds: float) -> None:

@@ -18,6 +18,7 @@ from typing import Literal
 
 from nextturn.probe.conversations import after_thinking
 from nextturn.probe.equality import FACTORS, FUNCTIONS, TEXT, WRAPPED, Answer, same_answer, same_at_sight, several
+from nextturn.probe.text import rough_sentences, without_closing_questions
 
 VERSION = 5
 """How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer.
@@ -96,12 +97,10 @@ def reference_answer(text: str) -> str | None:
 # --- The reply without what is no part of it
 
 _END = 600  # characters of a text's end, in which a last question stands
-_SENTENCE_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|(?<=[。！？])|\n+")
-_QUESTION_ENDS = re.compile(r"(?<=[.?!])(?=[\"')\]*]*\s)|(?<=\n)")
 # What begins another question or another turn of a conversation in a reply.
-_LABELS = r"(?:next |new )?(?:question|problem|exercise|q)( \d+)?|user|human|assistant|instruction"
-_RUN_ON = re.compile(rf"(?im)^[ \t#*>_]*+(?:{_LABELS})[*_ ]*+:")
-_ANSWERS, _STATES = r"(?i)\d|box|answer", r"(?i)####|box|answer"
+_RUN_ON = re.compile(
+    r"(?im)^[ \t#*>_]*+(?:(?:next |new )?(?:question|problem|exercise|q)( \d+)?|user|human|assistant|instruction)[*_ ]*+:"
+)
 
 
 def _said(text: str) -> str:
@@ -113,23 +112,13 @@ def _said(text: str) -> str:
     said = after_thinking(text) or ""
     for label in _RUN_ON.finditer(said):
         before, after = said[: label.start()], said[label.end() :].strip()
-        asked = after.endswith("?") and len(sentences(after[:_END])) == 1
-        answered = re.search(_STATES if label[1] else _ANSWERS, before)  # "Question 2:" may be a part of this one
-        if before.strip() and not asked and (answered or not re.search(_ANSWERS, after)):
+        asked = after.endswith("?") and len(rough_sentences(after[:_END])) == 1
+        answered = re.search(
+            r"(?i)####|box|answer" if label[1] else r"(?i)\d|box|answer", before
+        )  # "Question 2:" may be a part of this one
+        if before.strip() and not asked and (answered or not re.search(r"(?i)\d|box|answer", after)):
             return before
     return said
-
-
-def sentences(text: str) -> list[str]:
-    """Return sentences and lines without the markup and brackets around them; coarser than `judges.text.sentences`."""
-    return [part.strip(" *\"')]") for part in _SENTENCE_END.split(text.strip()) if part.strip(" *\"')]")]
-
-
-def _without_closing_questions(text: str) -> str:
-    parts = _QUESTION_ENDS.split(text.rstrip() + " ")
-    while parts and parts[-1].strip(" \n*\"')]")[-1:] in ("", "?"):
-        parts.pop()
-    return "".join(parts).rstrip()
 
 
 # --- Numbers and formulas without a mark
@@ -138,9 +127,8 @@ def _without_closing_questions(text: str) -> str:
 _SPAN = re.compile(r"(?s)\$\$([^$]+)\$\$|\\\[((?:(?!\\\[).)+?)\\\]|\\\(((?:(?!\\\().)+?)\\\)|(?<!\\)\$(?! )([^$\n]*[^$\s\\])\$(?!\d)"
                    r"|(\\begin\{(\w+)\}(?:(?!\\begin).)*?\\end\{\6\}|\\(?:text|textbf|mathrm|mbox)\{[^{}]*\})")  # fmt: skip
 _LETTER = r"[^\W\d_Α-ω²³¹¼-¾⁰-₟⅐-ⅿ]"
-_BETWEEN = re.compile(
-    rf"(?<![\\A-Za-z])(?!(?:{FUNCTIONS}|{FACTORS}|and|or)\b){_LETTER}{{3,}}['’]?|\n[ \t]*(?:[-*•][ \t]+)?|[.!?;:](?=[\s*\"')]|$)|—"
-    rf"|\b(?i:so|is|it|to|we|by|of|an|as|be|at|on|in|if|my|us|do|no)\b|\b[aAI]\b(?= [\w\0\\])|(?![A-Za-z]){_LETTER}+")  # fmt: skip
+_BETWEEN = re.compile(rf"(?<![\\A-Za-z])(?!(?:{FUNCTIONS}|{FACTORS}|and|or)\b){_LETTER}{{3,}}['’]?|\n[ \t]*(?:[-*•][ \t]+)?|[.!?;:](?=[\s*\"')]|$)|—"
+                      rf"|\b(?i:so|is|it|to|we|by|of|an|as|be|at|on|in|if|my|us|do|no)\b|\b[aAI]\b(?= [\w\0\\])|(?![A-Za-z]){_LETTER}+")  # fmt: skip
 _LOOSE = " ,:;.!?*`^+=/×-"
 _STATED = re.compile(r"\banswers?\W{0,4}(?:is|are|:|=)[\s:*]*+", re.IGNORECASE)
 _FURNITURE = re.compile(r"\\(?:begin|end)\{(?:align|gather|split|eqn|equation|multline)\w*\*?\}|&(?= *=)|\\?\$")
@@ -160,12 +148,11 @@ def lenient_answer(text: str, truncated: bool = False, formula: bool = False) ->
     said = re.sub(r"\b(?:minus|negative) (?=[\d$\\])", "-", _said(text).replace("\0", " "))
     for stated in reversed(list(_STATED.finditer(said))):
         content = said[stated.end() : stated.end() + _END]
-        if (found := next(_expressions(content, formula))) is not None:
+        text_of = re.split(r"[.!?](?:\s|$)|\n", content)[0].strip("*$ ") if formula else ""
+        if found := next(_expressions(content, formula)) or text_of:
             return found
-        if formula and (found := re.split(r"[.!?](?:\s|$)|\n", content)[0].strip("*$ ")):
-            return found
-    told = [] if truncated else list(_expressions("\n" + _without_closing_questions(said), formula))
-    return next((found for found in reversed(told) if found is not None), None)
+    told = [] if truncated else list(_expressions("\n" + without_closing_questions(said), formula))
+    return next(filter(None, reversed(told)), None)
 
 
 def _expressions(text: str, formula: bool) -> Iterator[str | None]:
@@ -201,7 +188,6 @@ _UNDECIDED = re.compile(r"\b(?:not sure|unsure|don['’]?t know|could be|might b
 # Scripts that put no space between words (Thai, Lao, Burmese, Khmer, kana, Han): there an answer is contained anywhere.
 # In Korean a particle follows its word without a space.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-_HANGUL = re.compile("[\uac00-\ud7a3]")
 _A_WORD = re.compile(rf"(?<![^\W\d_])(?!(?:{FUNCTIONS})\b)[^\W\d_]{{3,}}")
 
 
@@ -228,20 +214,22 @@ def words_right(text: str, answer: str, truncated: bool = False) -> tuple[bool, 
     if exact or marked is not None or (truncated and stated is None):
         return exact, exact
     said = _said(text) if stated is None else stated
-    parts = [_plain_words(part, "-") for part in sentences(said)]
+    parts = [_plain_words(part, "-") for part in rough_sentences(said)]
     if wanted in _DECIDED:
         decided = [_DECIDED[word] for part in parts if (word := part.partition(" ")[0]) in _DECIDED]
         return False, decided[-1:] == [_DECIDED[wanted]]
-    found = [
-        (part, place) for part in [*parts, _plain_words(said, "-")] if (place := _contains(part, wanted)) is not None
-    ]
-    decided_on = any(not _NEGATED.search(part[:place]) for part, place in found)
+    places = [(part, _contains(part, wanted)) for part in [*parts, _plain_words(said, "-")]]
+    decided_on = any(place is not None and not _NEGATED.search(part[:place]) for part, place in places)
     return False, decided_on and (stated is not None or not _UNDECIDED.search(said))
 
 
 def _contains(plain: str, wanted: str) -> int | None:
     """Return where the words of an answer stand in a plain text: whole words, or what the answer's script has for them."""
-    begin, end = ("", "") if _UNSPACED.search(wanted) else ("(?<![^ ])", "" if _HANGUL.search(wanted) else "(?![^ ])")
+    begin, end = (
+        ("", "")
+        if _UNSPACED.search(wanted)
+        else ("(?<![^ ])", "" if re.search("[\uac00-\ud7a3]", wanted) else "(?![^ ])")
+    )
     found = re.search(begin + "[ -]".join(map(re.escape, wanted.split())) + end, plain)
     # A vowel sign that follows belongs to the last letter.
     cut = found and unicodedata.category((plain[found.end() :] or " ")[0]).startswith("M")
@@ -282,12 +270,12 @@ def asks(text: str) -> bool:
     and in none of 1,059 answers of small models did one after the last question give the answer.
     """
     text = _said(text)
-    return strict_answer(text) is None and closes_asking(text) and not _NUMBER.match(sentences(text[-_END:])[-1])
+    return strict_answer(text) is None and closes_asking(text) and not _NUMBER.match(rough_sentences(text[-_END:])[-1])
 
 
 def closes_asking(text: str) -> bool:
     """Return True if the last sentence is a question, or the one before it and the last has no boxed answer."""
-    last = sentences(text[-_END:])[-2:] if "?" in text[-_END:] else [""]
+    last = rough_sentences(text[-_END:])[-2:] if "?" in text[-_END:] else [""]
     return last[-1].endswith("?") or (last[0].endswith("?") and not boxed(last[1]))
 
 
@@ -300,7 +288,7 @@ def outcome(text: str, truncated: bool, options: Sequence[str] = ()) -> Outcome:
     if strict is not None or truncated:
         return "truncated" if strict is None else "answered"
     found = lenient_letter(text, options) if options else lenient_answer(text)
-    asked = asks(text) if not options or found is None else "".join(sentences(_said(text))[-1:]).endswith("?")
+    asked = asks(text) if not options or found is None else "".join(rough_sentences(_said(text))[-1:]).endswith("?")
     return "asked" if asked else "no_answer" if found is None else "answered"
 
 
@@ -323,15 +311,12 @@ _BARE = re.compile(r"\(?([A-Za-z])\)?[.:]?")
 _ALONE = re.compile(r"(?m)(?<![\w\\])\(([A-Za-z])\)(?!\w)|(?<![\w.\\^{($'’=+/<>-])(?<![=+/<>] )(?:([B-HJ-Zb-hj-z])(?![\w'’^{}$=+/<>(-]|\.\w|\s*[=+/<>^×·])"
                     r"|([Aa])(?![\w'’])(?=[*_$}]*(?:[ \t]*$|[.,;:)\]!](?!\w)|\s+[-–—]\s|\s+(?:is|because|since|as)\b)))")  # fmt: skip
 _MARKS = re.compile(r"answer\W*:\W*(?:(?:option|choice)\W+)?$", re.IGNORECASE)
-_CALLS = re.compile(
-    r"(?i)(?:answer|option|choice) +(?:is|(?:must|would|should|has to) be)\b\W*(?:(?:option|choice) )?$"
-)
+_CALLS = re.compile(r"(?i)(?:answer|option|choice) +(?:is|(?:must|would|should|has to) be)\b\W*(?:(?:option|choice) )?$")  # fmt: skip
 _RIGHT = re.compile(r"[*_]*\s+is\s+(?:therefore |thus |clearly )?(?:the )?(?:only )?(?:correct|right|best|answer)\b")
 
 
-def _letters(text: str, options: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Return (rank, position, letter) of every letter in a text: 3 if marked, 2 if called right, 1 if it stands alone."""
-    found = []
+def _letters(text: str, options: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """Yield (rank, position, letter) of every letter in a text: 3 if marked, 2 if called right, 1 if it stands alone."""
     text = re.sub(r"\*\*|__", "  ", text).replace("`", " ")
     text = _SIGNED.sub(lambda signed: signed[1].rjust(len(signed[0]), "\1"), text)
     for match in _ALONE.finditer(text):
@@ -341,8 +326,7 @@ def _letters(text: str, options: Sequence[str]) -> list[tuple[int, int, str]]:
         known = _known(letter, options) if rank > 2 or match[1] or letter.isupper() else None
         plain = not (_NEGATED.search(before) or _SECOND.match(after) or _BEFORE.search(before))
         if known and plain and not (rank == 1 and (before.endswith("\1") or letter.islower())):
-            found.append((rank, match.start(), known))
-    return found
+            yield rank, match.start(), known
 
 
 def strict_letter(text: str, options: Sequence[str]) -> str | None:
@@ -360,9 +344,8 @@ def lenient_letter(text: str, options: Sequence[str], truncated: bool = False) -
     """Return the marked letter, else the last that is called the answer, else (unless `truncated`) the last alone or text."""
     if (marked := strict_letter(text, options)) is not None:
         return marked
-    reply = re.sub(r"\*\*|`", "", _without_closing_questions(_said(text)))
-    if bare := _BARE.fullmatch(reply.strip("$_ \n")):
-        return None if truncated else _known(bare[1], options)
+    reply = re.sub(r"\*\*|`", "", without_closing_questions(_said(text)))
+    reply = reply.upper() if _BARE.fullmatch(reply.strip("$_ \n")) else reply
     # A letter inside an option's own text ("vitamin C") is part of that text; where no letter stands, the text is the choice.
     plain = [_plain(option) for option in options]
     once = sorted({text for text in plain if plain.count(text) == 1}, key=len, reverse=True)
@@ -370,7 +353,7 @@ def lenient_letter(text: str, options: Sequence[str], truncated: bool = False) -
     spelled = re.compile(rf"(?<!\w)(?:{texts or '(?!)'})(?!\w)", re.IGNORECASE)
     hidden = spelled.sub(lambda found: "-" * len(found[0]) if len(found[0]) > 2 else found[0], reply)
     shown = spelled.sub(lambda found: f"({LETTERS[plain.index(_plain(found[0]))]})", reply)
-    rank, _, letter = max(_letters(hidden, options) or _letters(shown, options), default=(0, 0, None))
+    rank, _, letter = max([*_letters(hidden, options)] or _letters(shown, options), default=(0, 0, None))
     return letter if rank > 1 or not truncated else None
 
 
