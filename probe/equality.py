@@ -65,13 +65,14 @@ def _any(verdicts: Iterable[bool | None]) -> bool | None:
 
 _SIGNS = str.maketrans({"−": "-", "–": "-", "⁄": "/", "÷": "/", "。": ".", "、": ","} | {sign: f"\\{name} " for sign, name in zip(
     "×·⋅π∞∪∩≤≥≠", ["times", "cdot", "cdot", "pi", "infty", "cup", "cap", "le", "ge", "ne"], strict=True)})  # fmt: skip
-_FACTORS = {name: rf"\cdot 10^{{{power}}}" for name, power in {
-    "hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}.items()}  # fmt: skip
+_POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_FACTORS = {name: rf"\cdot 10^{{{power}}}" for name, power in _POWERS.items()}
 _FACTORS |= {"dozen": r"\cdot 12", "pi": r"\cdot \pi ", "squared": "^2", "cubed": "^3"}
 FACTORS = "|".join(_FACTORS)
 FUNCTIONS = r"(?:arc)?(?:sin|cos|tan|sec|csc|cot)h?|log|ln|exp|sqrt|max|min|gcd|lcm"
 TEXT = r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|boldsymbol|mbox|hbox)\s*\{"
 _REWRITTEN = [(re.compile(pattern), to) for pattern, to in (
+    (rf"^{TEXT}([^{{}}]*)\}}$", r"\1"),
     (r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z])|)", r"\\sqrt{\1\2}"),
     (r"(?<!\\)\\[()\[\]]|\\?\$", ""),
     (r",\\!\s*(?=\d{3}(?!\d))|\\!|(?<=\d)(?:\\[, ]|\{,\}|~)(?=\d{3}(?!\d))", ""),
@@ -106,8 +107,6 @@ def _plain(answer: str) -> str:
 def _apart(answer: str) -> tuple[str, str]:
     """Return an answer's value and its unit, "" if it has none."""
     plain = _plain(answer)
-    if whole := WRAPPED.fullmatch(plain):
-        return _apart(whole[1])
     unit = _UNIT.search(plain)
     if plain.endswith("%") or unit is None or not re.search(r"\d", plain[: unit.start()]):
         value, name = plain.removesuffix("%").strip(), "%" * plain.endswith("%")
@@ -185,7 +184,7 @@ def _algebra(given: str, reference: str) -> bool | None:
     with _lock:
         if os.getpid() not in _processes:
             code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({_SECONDS})"
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
             process: Any = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
             if process.stdout.readline() != "ready\n":
                 raise NextturnError("math-verify cannot be loaded, so answers cannot be compared; is it installed?")

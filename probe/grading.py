@@ -50,10 +50,9 @@ def boxed(text: str) -> tuple[int, str] | None:
     Neighbouring boxes, such as `\boxed{1}$ and $\boxed{2}`, are one answer: the position is that of the first one.
     """
     begin, found = 0, list[str]()
-    for match in reversed(list(_BOXED.finditer(text) if "box" in text else ())):  # most texts have none
+    marks = _BOXED.finditer(text) if "box" in text else ()  # most texts have none; builders ask this about millions
+    for match in reversed([mark for mark in marks if (mark[1] or mark[2] or "").strip(" \n.…?_~-")]):
         content, end = (match[1], match.end(1) + 1) if match[2] is None else (match[2].rstrip(".,"), match.end(2))
-        if not content.strip(" \n.…?_~-"):
-            continue
         if found and (len(found) == 20 or not _JOINT.fullmatch(text, end, begin)):
             break
         same = any(same_answer(content, other) for other in found)
@@ -98,9 +97,7 @@ def reference_answer(text: str) -> str | None:
 
 _END = 600  # characters of a text's end, in which a last question stands
 # What begins another question or another turn of a conversation in a reply.
-_RUN_ON = re.compile(
-    r"(?im)^[ \t#*>_]*+(?:(?:next |new )?(?:question|problem|exercise|q)( \d+)?|user|human|assistant|instruction)[*_ ]*+:"
-)
+_RUN_ON = re.compile(r"(?im)^[ \t#*>_]*+(?:(?:next |new )?(?:question|problem|exercise|q)( \d+)?|user|human|assistant|instruction)[*_ ]*+:")  # fmt: skip
 
 
 def _said(text: str) -> str:
@@ -113,9 +110,8 @@ def _said(text: str) -> str:
     for label in _RUN_ON.finditer(said):
         before, after = said[: label.start()], said[label.end() :].strip()
         asked = after.endswith("?") and len(rough_sentences(after[:_END])) == 1
-        answered = re.search(
-            r"(?i)####|box|answer" if label[1] else r"(?i)\d|box|answer", before
-        )  # "Question 2:" may be a part of this one
+        # "Question 2:" may be a part of this reply.
+        answered = re.search(r"(?i)####|box|answer" if label[1] else r"(?i)\d|box|answer", before)
         if before.strip() and not asked and (answered or not re.search(r"(?i)\d|box|answer", after)):
             return before
     return said
@@ -148,8 +144,7 @@ def lenient_answer(text: str, truncated: bool = False, formula: bool = False) ->
     said = re.sub(r"\b(?:minus|negative) (?=[\d$\\])", "-", _said(text).replace("\0", " "))
     for stated in reversed(list(_STATED.finditer(said))):
         content = said[stated.end() : stated.end() + _END]
-        text_of = re.split(r"[.!?](?:\s|$)|\n", content)[0].strip("*$ ") if formula else ""
-        if found := next(_expressions(content, formula)) or text_of:
+        if found := next(_expressions(content, formula)):
             return found
     told = [] if truncated else list(_expressions("\n" + without_closing_questions(said), formula))
     return next(filter(None, reversed(told)), None)
@@ -163,7 +158,8 @@ def _expressions(text: str, formula: bool) -> Iterator[str | None]:
         for piece in [part] if formula or own else part.split(", "):
             bare = re.split(r"(?<=[\d%\0]) \(", " ".join(piece.split()))[0].lstrip(" ,:*`").rstrip(_LOOSE)
             bare = re.sub(r"^(?:and|or)\b|\b(?:and|or)$", "", bare).rstrip(_LOOSE)
-            whole = _FURNITURE.sub("", re.sub("\0", lambda _, own=own: own.pop(0), bare)).strip()
+            held = "".join(map(str.__add__, bare.split("\0"), [*own[: bare.count("\0")], ""]))
+            whole = _FURNITURE.sub("", held).strip()
             digits = any(map(str.isnumeric, whole)) and (not formula or not spans)
             maths = formula and ("\0" in bare or re.search(r"[\\=+*/^(√π∞].*\w|\w.*[=+*/^)-]", whole[:_END]))
             yield _right_side(whole if formula else re.split(r"\\approx|≈", whole)[-1]) if digits or maths else None
@@ -225,11 +221,8 @@ def words_right(text: str, answer: str, truncated: bool = False) -> tuple[bool, 
 
 def _contains(plain: str, wanted: str) -> int | None:
     """Return where the words of an answer stand in a plain text: whole words, or what the answer's script has for them."""
-    begin, end = (
-        ("", "")
-        if _UNSPACED.search(wanted)
-        else ("(?<![^ ])", "" if re.search("[\uac00-\ud7a3]", wanted) else "(?![^ ])")
-    )
+    begin = "" if _UNSPACED.search(wanted) else "(?<![^ ])"
+    end = "" if _UNSPACED.search(wanted) or re.search("[\uac00-\ud7a3]", wanted) else "(?![^ ])"
     found = re.search(begin + "[ -]".join(map(re.escape, wanted.split())) + end, plain)
     # A vowel sign that follows belongs to the last letter.
     cut = found and unicodedata.category((plain[found.end() :] or " ")[0]).startswith("M")
@@ -361,10 +354,9 @@ def letter_in(content: str, options: Sequence[str]) -> str | None:
     """Return the one option that the content of a mark names by letter, by letter and text, or by text."""
     content = WRAPPED.sub(r"\1", content).replace("\\ ", " ").strip("$*_ \n")
     same = [place for place, option in enumerate(options) if _plain(option) == _plain(content)]
-    labelled = _LABELLED.fullmatch(content)
-    if bare := _BARE.fullmatch(re.sub(r"^(?i:option|choice|answer:?)\s+", "", content)):
-        return _known(bare[1], options)
-    return LETTERS[same[0]] if len(same) == 1 else _known(labelled[1], options) if labelled else None
+    bare = _BARE.fullmatch(re.sub(r"^(?i:option|choice|answer:?)\s+", "", content))
+    named = bare or (_LABELLED.fullmatch(content) if len(same) != 1 else None)
+    return _known(named[1], options) if named else LETTERS[same[0]] if len(same) == 1 else None
 
 
 def _known(letter: str, options: Sequence[str]) -> str | None:

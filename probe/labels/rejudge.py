@@ -164,7 +164,7 @@ def _reply(text: str, outcome: str) -> Completion:
 def _item(row: Row) -> Item:
     """Return the item of a row. Its lettered options stand in its question."""
     reference = row["reference"]
-    answer = reference if isinstance(reference, str) else tuple(reference)
+    answer: Any = reference if isinstance(reference, str) else tuple(reference)
     users = [message["content"] for message in row["messages"] if message["role"] == "user"]
     shown = [found for text in users if isinstance(reference, str) and (found := shown_in(text, reference))]
     if row.get("graded_as") == "choice" and not shown:
