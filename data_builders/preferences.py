@@ -20,8 +20,9 @@ from nextturn.data_builders.recipe import Preferences
 from nextturn.data_builders.rows import load_rl_rows, read_sft_rows
 from nextturn.probe.conversations import Message, assistant
 from nextturn.probe.engines.base import item_seed
+from nextturn.probe.equality import same_answer
 from nextturn.probe.files import write_jsonl
-from nextturn.probe.grading import boxed, outcome, same_answer, strict_answer
+from nextturn.probe.grading import boxed, outcome, strict_answer
 
 VIEW = "preference"
 

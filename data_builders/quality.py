@@ -28,8 +28,9 @@ from nextturn.data_builders.recipe import Quality
 from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.text import states
 from nextturn.probe.conversations import Message, learned
+from nextturn.probe.equality import same_answer
 from nextturn.probe.errors import DataError, SetOutOfReach
-from nextturn.probe.grading import asks, boxed, closes_asking, lenient_answer, same_answer
+from nextturn.probe.grading import asks, boxed, closes_asking, lenient_answer
 from nextturn.probe.sets import HUB, PACKAGED, locate
 from nextturn.probe.terminal import say
 from nextturn.probe.text import ngrams

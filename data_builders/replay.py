@@ -21,8 +21,9 @@ from nextturn.data_builders.recipe import DataRecipe, Source
 from nextturn.data_builders.tasks import Conversation, Task
 from nextturn.probe.conversations import user
 from nextturn.probe.engines.base import item_seed
+from nextturn.probe.equality import same_answer
 from nextturn.probe.files import read_jsonl, write_jsonl
-from nextturn.probe.grading import lenient_answer, same_answer
+from nextturn.probe.grading import lenient_answer
 
 
 @dataclass(frozen=True)

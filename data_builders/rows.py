@@ -23,9 +23,10 @@ from nextturn.probe.conversations import (
     user,
 )
 from nextturn.probe.errors import DataError
-from nextturn.probe.grading import boxed, reference_answer, sentences
+from nextturn.probe.grading import boxed, reference_answer
 from nextturn.probe.simulation import Intent
 from nextturn.probe.tables import place, read_rows
+from nextturn.probe.text import rough_sentences
 
 
 def sft_row(conversation: Conversation) -> dict[str, Any]:
@@ -165,7 +166,7 @@ class RlRow:
     @property
     def hidden_sentences(self) -> tuple[str, ...]:
         """The sentences of the problem that state a hidden text."""
-        parts = sentences(self.problem)
+        parts = rough_sentences(self.problem)
         return tuple(part for part in parts if any(states(part, value) for value in self.hidden))
 
     @property

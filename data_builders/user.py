@@ -23,9 +23,9 @@ from functools import cache
 
 from nextturn.data_builders.recipe import wordings
 from nextturn.probe.conversations import Message
-from nextturn.probe.grading import lenient_answer, says, sentences, strict_answer
+from nextturn.probe.grading import lenient_answer, says, strict_answer
 from nextturn.probe.simulation import Intent
-from nextturn.probe.text import content_stems, stem
+from nextturn.probe.text import content_stems, rough_sentences, stem
 
 PATIENCE = 4  # messages that bring nothing new, before the user gives up
 _BRINGS_NOTHING = ("quote", "told", "all_there", "unknown", "go_on", "yes")
@@ -176,7 +176,7 @@ def states_result(answer: str, prompt: Sequence[Message], reply: str) -> bool:
 
 def questions(text: str) -> list[str]:
     """Return the questions and requests of a reply, each with the sentence before it if it refers back."""
-    parts, asked = ["", *sentences(text)], []
+    parts, asked = ["", *rough_sentences(text)], []
     for before, part in list(itertools.pairwise(parts))[-_LAST_SENTENCES:]:
         if part.endswith("?") or _phrases("request").search(part):
             refers_back = before and _REFERS_BACK.search(part) and not _phrases("following").search(part)
@@ -261,7 +261,7 @@ def _asks_alike(asked: _Quantity, known: _Quantity, given: _Quantity) -> bool:
 
 def _stating(user_texts: Sequence[str]) -> Iterator[str]:
     """Yield the parts of the user's messages that state a number or a formula."""
-    for sentence in itertools.chain.from_iterable(map(sentences, user_texts)):
+    for sentence in itertools.chain.from_iterable(map(rough_sentences, user_texts)):
         for part in [sentence] if _FORMULA.search(sentence) else _PARTS.split(sentence):
             has_value = "$" in part or any(stem[0].isdigit() for stem in content_stems(part))
             if has_value and not part.endswith("?"):

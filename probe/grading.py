@@ -1,75 +1,63 @@
-"""Find the final answer in a reply, and decide whether two answers are the same.
+r"""Find the final answer in a reply.
 
 Extraction alone moves GSM8K scores by ten points and more, so there are two readings and both are always
 reported. *Strict* takes only a marked answer: the last `\boxed{...}` or `#### ...`. *Lenient* falls back to
-"the answer is ..." and then to the last number, leaving out questions that close the reply ("72. Shall I
-explain the 5 apples?"). Where a question has lettered options the same two readings look for a letter. What a model
-thinks before `</think>` is no part of its reply. Equality is decided by text, then as numbers, then by math-verify,
-which gets a time limit: what a model wrote as its answer can take algebra for ever.
+"the answer is ..." and then to the last expression, leaving out questions that close the reply ("72. Shall I
+explain the 5 apples?"). An expression is taken whole: the 5 of "$\sqrt{5}$" is no answer. Where a question has lettered
+options the same two readings look for a letter. What a model thinks before `</think>` is no part of its reply, nor is what
+follows when it goes on to write another question. `probe/equality.py` decides whether two answers are the same.
 """
 
 from __future__ import annotations
 
-import functools
-import json
-import logging
-import os
 import re
-import resource
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
+import unicodedata
+from collections.abc import Iterator, Sequence
 from string import ascii_uppercase as LETTERS
-from typing import Any, Literal
+from typing import Literal
 
 from nextturn.probe.conversations import after_thinking
-from nextturn.probe.errors import NextturnError
+from nextturn.probe.equality import FACTORS, FUNCTIONS, TEXT, WRAPPED, Answer, same_answer, same_at_sight, several
+from nextturn.probe.text import rough_sentences, without_closing_questions
+
+VERSION = 5
+"""How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer.
+3: a formula without a mark is read, too. 4: also at the end of a sentence without signs of mathematics around it. 5: whole
+expressions, several boxes, units, per cent and factors are compared, words of all scripts, no invented question."""
 
 Outcome = Literal["answered", "asked", "truncated", "no_answer"]
 
-_BOXED = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s{$]+)")
-_BOX = re.compile(r"\\(?:boxed|fbox)\b")
-_BRACE = re.compile(r"[{}]")
-_HASHES = re.compile(r"(?<!#)####(?!#)\s*([^\n]+)")
+# --- Marked answers
+
+_INSIDE = r"(?:[^{}]++|\{" * 9 + r"[^{}]*+" + r"\})*+" * 9  # braces in braces, nine deep
+_BOXED = re.compile(rf"\\(?:boxed|fbox)(?=\s*(?:\{{({_INSIDE})\}}|([^\s{{$]+)))")
+# Between boxes that are one answer stands "and", "or", a comma or "x =", but no other word and no end of a sentence.
+_JOINT = re.compile(r"(?s)(?=.*(?:[,;]|\b(?:and|or)\b))(?:\\[a-z]+|\b(?:and|or)\b|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|[^A-Za-z.!?:]){1,80}")  # fmt: skip
 _DIGITS = r"-?\d+(?:,\d+)*(?:\.\d+)?(?:/\d+)?"
 _NUMBER = re.compile(_DIGITS)
 # Markdown's headings of the fourth level look like a marked answer. A number, alone or with its unit, is an answer; so is a
 # last line that is a formula, a letter with its option, or one word with no number behind it ("Step 3").
-_HASHED_LABEL = re.compile(r"^(?:the\s+)?(?:final\s+|correct\s+)?answer\s*(?:is|:|=|$)\s*:?\s*", re.IGNORECASE)
+_HASHES = re.compile(r"(?<!#)####(?!#)\s*([^\n]+)")
+_LABEL = re.compile(r"^(?:the\s+)?(?:final\s+|correct\s+)?answer\s*(?:is|:|=|$)\s*:?\s*", re.IGNORECASE)
 _HASHED_NUMBER = re.compile(rf"(?:\\?\$)?\s?{_DIGITS}\s?(?:\\?[$%])?(?:\s[a-z]+){{0,3}}\.?")
 _HASHED_FORMULA = re.compile(r"[-$\\{\[]|\((?![a-z]\))|\d++(?![.)]\s)|[A-Z][).:]\s")
 _HASHED_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}(\s+\d)?")
-# A number that goes on as a calculation ("Answer: 4 * 6 = 24") is not the answer yet; two stars that end it are bold type.
-_GOES_ON = r"(?!\s*(?:[+/=^×÷]|\*(?!\*(?!\d))|[-x]\s*\d|\\(?:times|cdot|div)))"
-# Possessive, since models fall into runs of spaces.
-_STATED = re.compile(
-    rf"answer\s*+(?:is|:|=)\s*+:?+\s*+\**+\s*+(?:\\?\$|\\\()?+((?>{_DIGITS})){_GOES_ON}", re.IGNORECASE
-)
-_END = 600  # characters of a text's end, in which a last question stands
-_SENTENCE_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|\n+")
 
 
 def boxed(text: str) -> tuple[int, str] | None:
-    r"""Return the last `\boxed{...}` with balanced braces (or `\boxed 7`) as (position, content), or None."""
-    if "box" not in text:  # most texts; builders ask this about millions
-        return None
-    # Where each brace closes, in one pass over the text: a scan from every mark would take quadratic time.
-    closing: dict[int, int] = {}
-    opened: list[int] = []
-    for brace in _BRACE.finditer(text):
-        if brace.group() == "{":
-            opened.append(brace.start())
-        elif opened:
-            closing[opened.pop()] = brace.start()
-    for match in reversed(list(_BOXED.finditer(text))):
-        if match.group(1) != "{":
-            return match.start(), match.group(1).rstrip(".,")
-        if match.end() - 1 in closing:
-            return match.start(), text[match.end() : closing[match.end() - 1]].strip()
-    return None
+    r"""Return the last `\boxed{...}` with content and balanced braces (or `\boxed 7`) as (position, content), or None.
+
+    Neighbouring boxes, such as `\boxed{1}$ and $\boxed{2}`, are one answer: the position is that of the first one.
+    """
+    begin, found = 0, list[str]()
+    marks = _BOXED.finditer(text) if "box" in text else ()  # most texts have none; builders ask this about millions
+    for match in reversed([mark for mark in marks if (mark[1] or mark[2] or "").strip(" \n.…?_~-")]):
+        content, end = (match[1], match.end(1) + 1) if match[2] is None else (match[2].rstrip(".,"), match.end(2))
+        if found and (len(found) == 20 or not _JOINT.fullmatch(text, end, begin)):
+            break
+        same = any(same_answer(content, other) for other in found)
+        begin, found = match.start(), found if same else [content.strip(), *found]
+    return (begin, ", ".join(found)) if found else None
 
 
 def hashed(text: str, reference: bool = False) -> list[tuple[int, int, str]]:
@@ -77,56 +65,133 @@ def hashed(text: str, reference: bool = False) -> list[tuple[int, int, str]]:
 
     Nobody closes a `reference` with a heading: there the last line is an answer whatever it says.
     """
-    if "####" not in text:  # most texts; builders ask this about millions
-        return []
-    found, end = [], len(text.rstrip())
-    for match in _HASHES.finditer(text):
-        content = _HASHED_LABEL.sub("", match.group(1).strip("* \t\r")).strip("* \t")
-        closes = match.end() >= end
-        if _HASHED_NUMBER.fullmatch(content) or (closes and (_is_short_answer(content) or (reference and content))):
+    found, last = [], len(text.rstrip())
+    for match in _HASHES.finditer(text) if "####" in text else ():
+        content = _LABEL.sub("", match.group(1).strip("* \t\r")).strip("* \t")
+        short = _HASHED_FORMULA.match(content) or _HASHED_WORD.findall(content) in ([], [""])
+        closes = match.end() >= last and content != "" and (reference or (short and content[-1] not in "?:"))
+        if closes or _HASHED_NUMBER.fullmatch(content):
             found.append((match.start(), match.end(), content))
     return found
 
 
-def _is_short_answer(content: str) -> bool:
-    """Return True if a last line after `####` is an answer. A sentence, a question, or "Step 3" is a heading."""
-    if not content or content[-1] in "?:":
-        return False
-    words = list(_HASHED_WORD.finditer(content))
-    return bool(_HASHED_FORMULA.match(content)) or not words or (len(words) == 1 and not words[0].group(1))
-
-
 def count_marks(text: str) -> int:
     r"""Return the number of answers that a reply marks: `\boxed{...}`, and `#### ...` that is not a heading."""
-    said = _said(text)
-    return len(_BOX.findall(said)) + len(hashed(said))
+    return len(_BOXED.findall(_said(text))) + len(hashed(_said(text)))
 
 
 def strict_answer(text: str, reference: bool = False) -> str | None:
     r"""Return the last marked answer: `\boxed{...}` or `#### ...`; see `hashed` for a `reference`."""
-    said = _said(text)
-    places = [boxed(said), *((start, content) for start, _, content in hashed(said, reference)[-1:])]
-    marked = [found for found in places if found and found[1]]
-    return max(marked)[1] if marked else None
+    said = (after_thinking(text) or "") if reference else _said(text)
+    marked = [boxed(said) or (-1, ""), *((start, content) for start, _, content in hashed(said, reference)[-1:])]
+    return max(marked)[1] or None
 
 
-def is_number(answer: str) -> bool:
-    """Return True for an answer that is one number, with or without a unit: its last number is read where there is no mark."""
-    return _as_number(_normal(answer)) is not None
+def reference_answer(text: str) -> str | None:
+    """Return the final answer of a reference: a marked answer, or the whole text if it is one short line."""
+    marked, said = strict_answer(text, reference=True), _said(text).strip()
+    return marked or (said if said and "\n" not in said and len(said) <= 80 else None)
+
+
+# --- The reply without what is no part of it
+
+_END = 600  # characters of a text's end, in which a last question stands
+# What begins another question or another turn of a conversation in a reply.
+_RUN_ON = re.compile(r"(?im)^[ \t#*>_]*+(?:(?:next |new )?(?:question|problem|exercise|q)( \d+)?|user|human|assistant|instruction)[*_ ]*+:")  # fmt: skip
+
+
+def _said(text: str) -> str:
+    """Return what a reply says after its thinking, and before it goes on with a question of its own; "" if it thinks only.
+
+    The question is not cut off where the part before has no answer, as in a reply that repeats its question first, and not if
+    nothing follows it: then the reply asks.
+    """
+    said = after_thinking(text) or ""
+    for label in _RUN_ON.finditer(said):
+        before, after = said[: label.start()], said[label.end() :].strip()
+        asked = after.endswith("?") and len(rough_sentences(after[:_END])) == 1
+        # "Question 2:" may be a part of this reply.
+        answered = re.search(r"(?i)####|box|answer" if label[1] else r"(?i)\d|box|answer", before)
+        if before.strip() and not asked and (answered or not re.search(r"(?i)\d|box|answer", after)):
+            return before
+    return said
+
+
+# --- Numbers and formulas without a mark
+
+# Formulas between signs of mathematics; a dollar sign before a space, or after one, is money.
+_SPAN = re.compile(r"(?s)\$\$([^$]+)\$\$|\\\[((?:(?!\\\[).)+?)\\\]|\\\(((?:(?!\\\().)+?)\\\)|(?<!\\)\$(?! )([^$\n]*[^$\s\\])\$(?!\d)"
+                   r"|(\\begin\{(\w+)\}(?:(?!\\begin).)*?\\end\{\6\}|\\(?:text|textbf|mathrm|mbox)\{[^{}]*\})")  # fmt: skip
+_LETTER = r"[^\W\d_Α-ω²³¹¼-¾⁰-₟⅐-ⅿ]"
+_BETWEEN = re.compile(rf"(?<![\\A-Za-z])(?!(?:{FUNCTIONS}|{FACTORS}|and|or)\b){_LETTER}{{3,}}['’]?|\n[ \t]*(?:[-*•][ \t]+)?|[.!?;:](?=[\s*\"')]|$)|—"
+                      rf"|\b(?i:so|is|it|to|we|by|of|an|as|be|at|on|in|if|my|us|do|no)\b|\b[aAI]\b(?= [\w\0\\])|(?![A-Za-z]){_LETTER}+")  # fmt: skip
+_LOOSE = " ,:;.!?*`^+=/×-"
+_STATED = re.compile(r"\banswers?\W{0,4}(?:is|are|:|=)[\s:*]*+", re.IGNORECASE)
+_FURNITURE = re.compile(r"\\(?:begin|end)\{(?:align|gather|split|eqn|equation|multline)\w*\*?\}|&(?= *=)|\\?\$")
+_NAME = re.compile(r"\s*[A-Za-z]\w?'*(?:_\{?\w+\}?)?(?:\([^()=]*\))?\s*|[^A-Za-z]*")
+
+
+def lenient_answer(text: str, truncated: bool = False, formula: bool = False) -> str | None:
+    """Return the marked answer, else the last "answer is ...", else the last expression outside closing questions.
+
+    The last expression of a `truncated` text is a step on the way and no answer.
+
+    Args:
+        formula: The answer may have no digit. The last formula between signs of mathematics precedes a later number.
+    """
+    if (marked := strict_answer(text)) is not None:
+        return marked
+    said = re.sub(r"\b(?:minus|negative) (?=[\d$\\])", "-", _said(text).replace("\0", " "))
+    for stated in reversed(list(_STATED.finditer(said))):
+        content = said[stated.end() : stated.end() + _END]
+        if found := next(_expressions(content, formula)):
+            return found
+    told = [] if truncated else list(_expressions("\n" + without_closing_questions(said), formula))
+    return next(filter(None, reversed(told)), None)
+
+
+def _expressions(text: str, formula: bool) -> Iterator[str | None]:
+    """Yield what stands between the words of a text: an expression, or None for what is none."""
+    spans = [next(filter(None, found.groups())) for found in _SPAN.finditer(text)]
+    for part in _BETWEEN.split(_SPAN.sub("\0", text)):
+        own, spans = spans[: part.count("\0")], spans[part.count("\0") :]
+        for piece in [part] if formula or own else part.split(", "):
+            bare = re.split(r"(?<=[\d%\0]) \(", " ".join(piece.split()))[0].lstrip(" ,:*`").rstrip(_LOOSE)
+            bare = re.sub(r"^(?:and|or)\b|\b(?:and|or)$", "", bare).rstrip(_LOOSE)
+            held = "".join(map(str.__add__, bare.split("\0"), [*own[: bare.count("\0")], ""]))
+            whole = _FURNITURE.sub("", held).strip()
+            digits = any(map(str.isnumeric, whole)) and (not formula or not spans)
+            maths = formula and ("\0" in bare or re.search(r"[\\=+*/^(√π∞].*\w|\w.*[=+*/^)-]", whole[:_END]))
+            yield _right_side(whole if formula else re.split(r"\\approx|≈", whole)[-1]) if digits or maths else None
+
+
+def _right_side(whole: str) -> str | None:
+    """Return what an expression is said to be equal to, unless it is an equation or a list; and no bracket without its pair."""
+    sides = re.split(r"(?<![<>!=\\])=(?!=)", whole)
+    left = re.sub(r"\\[A-Za-z]+(?:\{[A-Za-z .]*\})?", "", sides[-2]) if len(sides) > 1 else ""
+    if (len(sides) > 2 or _NAME.fullmatch(left)) and not re.search(r",(?!\d{3})", whole):
+        whole = sides[-1]
+    whole = whole.removesuffix(")") if not re.search(r"[(\[]", whole) else whole
+    return (whole.removeprefix("(") if not re.search(r"[)\]]", whole) else whole).strip() or None
+
+
+# --- Answers in words
+
+_ARTICLE = re.compile(r"\b(?:[Aa]n|[Tt]he|THE|a|A(?= [a-z])) +(?=\w)")
+_DECIDED = {"yes": "yes", "true": "yes", "correct": "yes", "no": "no", "false": "no", "incorrect": "no"}
+_NEGATED = re.compile(r"(?:\bnot|\bnever|n['’ ]t)(?:\s(?!but\b)\w+){0,2}[\s(*]*$", re.IGNORECASE)
+_UNDECIDED = re.compile(r"\b(?:not sure|unsure|don['’]?t know|could be|might be|either)\b", re.IGNORECASE)
+# Scripts that put no space between words (Thai, Lao, Burmese, Khmer, kana, Han): there an answer is contained anywhere.
+# In Korean a particle follows its word without a space.
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_A_WORD = re.compile(rf"(?<![^\W\d_])(?!(?:{FUNCTIONS})\b)[^\W\d_]{{3,}}")
 
 
 def is_words(answer: str) -> bool:
     """Return True for an answer in words, such as "Paris" or "Apollo 11": no number and no formula, so that only a mark shows it."""
-    plain = re.fullmatch(r"[^\W\d_][^\\=+*/^<>$]*", answer) is not None
-    return plain and (re.search(r"\d", answer) is None or ("_" not in answer and _WORD.search(answer) is not None))
-
-
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_NOT_A_WORD = re.compile(r"\\(?:text|mathrm|textbf)(?![A-Za-z])|[^\w]+")
-_DECIDED = {"yes": "yes", "true": "yes", "correct": "yes", "no": "no", "false": "no", "incorrect": "no"}
-_STATED_WORDS = re.compile(r"\banswer\W{0,4}(?:is|:|=)\W{0,4}([^\n.]+)", re.IGNORECASE)
-_NEGATED = re.compile(r"(?:\bnot|\bnever|n['’]t)(?:\s(?!but\b)\w+){0,2}\s*$", re.IGNORECASE)
-_UNDECIDED = re.compile(r"\b(?:not sure|unsure|don['’]?t know|could be|might be|either)\b", re.IGNORECASE)
+    answer = WRAPPED.sub(r"\1", answer).strip()
+    worded = re.search(r"[\d()|!-]", answer) is None or ("_" not in answer and _A_WORD.search(answer) is not None)
+    return worded and re.fullmatch(r"[^\W\d_][^\\=+*/^<>$]*", answer) is not None
 
 
 def words_right(text: str, answer: str, truncated: bool = False) -> tuple[bool, bool]:
@@ -139,124 +204,55 @@ def words_right(text: str, answer: str, truncated: bool = False) -> tuple[bool, 
         its answer, else anywhere but after "not", and not if it is undecided. Yes and no (also true and false) are contained if
         what the reply calls its answer, or else a sentence of it, begins with them; the last such sentence counts.
     """
-    said = _said(text)
-    marked, wanted = strict_answer(text), _plain_words(answer)
-    exact = _plain_words(said if marked is None else marked) == wanted
-    if exact or marked is not None:
+    marked, stated, wanted = strict_answer(text), stated_words(text), _plain_words(answer) or answer.strip()
+    whole = _LABEL.sub("", _said(text).strip("* \n")) if marked is None else marked
+    exact = _plain_words(whole) == wanted and not (len(wanted) < 3 and re.search(r"[-+*/^=<>]", whole))
+    if exact or marked is not None or (truncated and stated is None):
         return exact, exact
-    stated = stated_words(text)
-    if truncated and stated is None:
-        return False, False
-    said = said if stated is None else stated
+    said = _said(text) if stated is None else stated
+    parts = [_plain_words(part, "-") for part in rough_sentences(said)]
     if wanted in _DECIDED:
-        begins = [_plain_words(part).partition(" ")[0] for part in sentences(said)]
-        decided = [_DECIDED[word] for word in begins if word in _DECIDED]
+        decided = [_DECIDED[word] for part in parts if (word := part.partition(" ")[0]) in _DECIDED]
         return False, decided[-1:] == [_DECIDED[wanted]]
-    words = r"\W+(?:(?:a|an|the)\W+)?".join(map(re.escape, wanted.split()))
-    found = list(re.finditer(rf"(?<!\w){words}(?!\w)", said, re.IGNORECASE)) if words else []
-    decided_on = any(not _NEGATED.search(said[: match.start()]) for match in found)
+    places = [(part, _contains(part, wanted)) for part in [*parts, _plain_words(said, "-")]]
+    decided_on = any(place is not None and not _NEGATED.search(part[:place]) for part, place in places)
     return False, decided_on and (stated is not None or not _UNDECIDED.search(said))
+
+
+def _contains(plain: str, wanted: str) -> int | None:
+    """Return where the words of an answer stand in a plain text: whole words, or what the answer's script has for them."""
+    begin = "" if _UNSPACED.search(wanted) else "(?<![^ ])"
+    end = "" if _UNSPACED.search(wanted) or re.search("[\uac00-\ud7a3]", wanted) else "(?![^ ])"
+    found = re.search(begin + "[ -]".join(map(re.escape, wanted.split())) + end, plain)
+    # A vowel sign that follows belongs to the last letter.
+    cut = found and unicodedata.category((plain[found.end() :] or " ")[0]).startswith("M")
+    return found.start() if found and not cut else None
 
 
 def stated_words(text: str) -> str | None:
     """Return the marked answer in words, else what a reply calls its answer; None if there is neither, and the whole reply counts."""
-    stated = _STATED_WORDS.findall(_said(text))
-    return strict_answer(text) or (stated[-1] if stated else None)
+    said = _said(text)
+    stated = (re.split(r"[\n.。]", said[found.end() :], maxsplit=1)[0] for found in _STATED.finditer(said))
+    return strict_answer(text) or next((words for words in reversed(list(stated)) if words.strip()), None)
 
 
-def _plain_words(text: str) -> str:
-    return " ".join(_NOT_A_WORD.sub(" ", _ARTICLES.sub(" ", text.casefold())).split())
+def _plain_words(text: str, hyphen: str = " ") -> str:
+    """Return the letters with their vowel signs, and the numbers, of a text without articles; a `hyphen` between them stays."""
+    text = _ARTICLE.sub("", WRAPPED.sub(r" \1 ", unicodedata.normalize("NFKC", text))).casefold()
+    text = "".join(char if char == "-" or unicodedata.category(char)[0] in "LMN" else " " for char in text)
+    return " ".join(text.replace("-", f" {hyphen} ").split()).replace(" - ", "-")
 
 
-VERSION = 4
-"""How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer.
-3: a formula without a mark is read, too. 4: also at the end of a sentence without signs of mathematics around it."""
+# --- How a reply ends
 
 
-def lenient_answer(text: str, truncated: bool = False) -> str | None:
-    """Return the marked answer, else the last "answer is N", else the last number outside closing questions.
-
-    The last number of a `truncated` text is a step on the way and no answer.
-    """
-    marked = strict_answer(text)
-    if marked is not None:
-        return marked
-    text = _said(text)
-    stated = _STATED.findall(text)
-    if stated:
-        return stated[-1]
-    if truncated:
-        return None
-    parts = sentences(text)
-    while parts and parts[-1].endswith("?"):
-        parts.pop()
-    numbers = _NUMBER.findall(" ".join(parts))
-    return numbers[-1] if numbers else None
-
-
-_STATED_FORMULA = re.compile(r"\banswer\W{0,4}(?:is|:|=)[\s:*]*+([^\n]+)", re.IGNORECASE)
-_FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_NAMED = re.compile(
-    r"^\s*[A-Za-z]\w?'?(?:\([^()=]*\))?\s*=(?!=)(?=[^=]*$)"
-)  # "x =", "f(x) =" before a formula without another =
-_BARE = 60  # characters of a formula without signs of mathematics around it
-# A word, but not the name of a function; a formula at the end of a sentence begins after the last one.
-_FUNCTIONS = r"(?:arc)?(?:sin|cos|tan)h?|log|exp|sqrt|max|min|gcd|lcm"
-_WORD = re.compile(
-    rf"(?<![\\A-Za-z])(?:(?!(?:{_FUNCTIONS})\b)[A-Za-z]{{3,}}|(?:[Ss]o|[Ii]s|[Ii]t|to|[Ww]e|by|of|or|an|as|be)\b)['’:,]*|\n"
-)
-_MATHS = re.compile(r"[\d\\^=+*/()-]")
-
-
-def lenient_formula(text: str, truncated: bool = False) -> str | None:
-    """Return what a reply to a question with a formula as its answer gives: the mark, else what it calls its answer, else the
-    right side of its last formula, else the formula that its last sentence ends with, else what `lenient_answer` finds."""
-    said = _said(text).strip()
-    if (marked := strict_answer(text)) is not None or not said:
-        return marked
-    if stated := _STATED_FORMULA.findall(said):
-        span = _FORMULA.search(stated[-1])
-        return _without_signs(span.group() if span else stated[-1])
-    if not truncated:
-        told = _without_closing_questions(said)
-        spans = [next(filter(None, found)) for found in _FORMULA.findall(told)]
-        ending = _WORD.split(re.split(r"(?<=[.!])\s+|\n", told)[-1])[-1].strip()
-        if spans or (len(ending) <= _BARE and _MATHS.search(ending)):
-            return _without_signs(_NAMED.sub("", spans[-1] if spans else ending))
-    return lenient_answer(text, truncated)
-
-
-def _without_signs(text: str) -> str:
-    """Return a formula without the signs of mathematics around it and the stop after it."""
-    text = text.strip().rstrip(".").strip("*").strip()
-    return re.sub(r"^(?:\$\$?|\\\(|\\\[)|(?:\$\$?|\\\)|\\\])$", "", text).strip().rstrip(".").replace("π", "\\pi ")
-
-
-def reference_answer(text: str) -> str | None:
-    """Return the final answer of a reference: a marked answer, or the whole text if it is one short line."""
-    marked = strict_answer(text, reference=True)
-    if marked is not None:
-        return marked
-    text = _said(text).strip()
-    return text if text and "\n" not in text and len(text) <= 80 else None
-
-
-def _said(text: str) -> str:
-    """Return what a reply says after its thinking; nothing if the thinking never ends."""
-    return after_thinking(text) or ""
-
-
-def sentences(text: str) -> list[str]:
-    """Return sentences and lines without the markup and brackets around them; coarser than `judges.text.sentences`."""
-    return [part.strip(" *\"')]") for part in _SENTENCE_END.split(text.strip()) if part.strip(" *\"')]")]
-
-
-def says(text: str, answer: str) -> bool:
-    """Whether an answer stands in a text, marked or not: as one of its numbers, or word by word. A single letter is too common
-    a word to tell."""
-    if _NUMBER.fullmatch(answer):
-        return any(same_at_sight(number, answer) for number in _NUMBER.findall(text))
-    return len(answer) > 1 and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) is not None
+def says(text: str, answer: Answer) -> bool:
+    """Whether an answer, or one of several, stands in a text, marked or not: as one of its numbers, or word by word. A single
+    letter is too common a word to tell."""
+    numbers, answers = _NUMBER.findall(text), several(answer)
+    counted = any(same_at_sight(number, each) for each in filter(_NUMBER.fullmatch, answers) for number in numbers)
+    named = [each for each in answers if len(each) > 1 and not _NUMBER.fullmatch(each)]
+    return counted or any(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", text) for each in named)
 
 
 def asks(text: str) -> bool:
@@ -267,280 +263,105 @@ def asks(text: str) -> bool:
     and in none of 1,059 answers of small models did one after the last question give the answer.
     """
     text = _said(text)
-    return strict_answer(text) is None and closes_asking(text) and not _NUMBER.match(sentences(text[-_END:])[-1])
+    return strict_answer(text) is None and closes_asking(text) and not _NUMBER.match(rough_sentences(text[-_END:])[-1])
 
 
 def closes_asking(text: str) -> bool:
     """Return True if the last sentence is a question, or the one before it and the last has no boxed answer."""
-    if "?" not in text[-_END:]:
-        return False
-    last = sentences(text[-_END:])[-2:]
-    return last[-1].endswith("?") or (len(last) == 2 and last[0].endswith("?") and not boxed(last[1]))
+    last = rough_sentences(text[-_END:])[-2:] if "?" in text[-_END:] else [""]
+    return last[-1].endswith("?") or (last[0].endswith("?") and not boxed(last[1]))
 
 
-def outcome(text: str, truncated: bool) -> Outcome:
-    """Return the outcome of a reply: a marked answer, else a cut, else a question, else a number, else no answer."""
-    if strict_answer(text) is not None:
-        return "answered"
-    if truncated:
-        return "truncated"
-    if asks(text):
-        return "asked"
-    return "answered" if lenient_answer(text) is not None else "no_answer"
+def outcome(text: str, truncated: bool, options: Sequence[str] = ()) -> Outcome:
+    """Return the outcome of a reply: a marked answer, else a cut, else a question, else an answer, else no answer.
+
+    With `options` answers are letters, and a reply that closes with a sentence after its question may give one.
+    """
+    strict = strict_letter(text, options) if options else strict_answer(text)
+    if strict is not None or truncated:
+        return "truncated" if strict is None else "answered"
+    found = lenient_letter(text, options) if options else lenient_answer(text)
+    asked = asks(text) if not options or found is None else "".join(rough_sentences(_said(text))[-1:]).endswith("?")
+    return "asked" if asked else "no_answer" if found is None else "answered"
 
 
-CLARIFY = {"underspecified": "ask_when_needed", "complete": "answer_when_complete"}
-"""The figure of clarify that a row of each condition counts in."""
-
-
-def clarify_right(row: Mapping[str, Any]) -> bool:
-    """Return True if the reply did what its condition asks for: ask if a fact is missing, answer if none is."""
-    return bool(row["asked"]) if row["condition"] == "underspecified" else row["outcome"] in ("answered", "truncated")
-
-
-# The chosen letter of a question with lettered options (see `probe.sets`).
+# --- The chosen letter of a question with lettered options (see `probe.sets`)
 #
 # *Strict* takes the last marked letter: `\boxed{B}`, `Answer: B`, `#### B`, or `**B**` at the end. *Lenient* falls back to
 # "the answer is B" or "B is correct", then to the last letter that stands alone, then to the last option whose full text
 # is there, leaving out questions that close the reply. The article "A" and the pronoun "I" are never letters, nor are
-# variables ("B = 2 T"), and two letters at once ("A or B") are no choice.
+# variables ("B = 2 T") and what follows "not", and two letters at once ("A or B") are no choice.
 
-_WRAPPING = r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|boldsymbol)\s*\{"
-_WRAPPED = re.compile(rf"{_WRAPPING}([^{{}}]*)\}}")
-_LABELLED = re.compile(r"\(?([A-Za-z])(?:\)[.:]?|[.:])\s*(.+)", re.DOTALL)
+_SIGNED = re.compile(rf"(?<!\$)(?:{TEXT}|\$)++(\(?[A-Za-z]\)?)[}}$]++")
 _BOLD_AT_END = re.compile(r"(?:\*\*([^*\n]+)\*\*|\$?\\textbf\s*\{([^{}\n]+)\}\$?)[.!]?\s*$")
-_QUESTION_ENDS = re.compile(r"(?<=[.?!])(?=[\"')\]*]*\s)|(?<=\n)")
+# A second letter right after the first, as in "A or B", "(A), (B)", or right before it.
+_SECOND = re.compile(r"\)?[\s*_$}]*(?:,|/|&|\b(?:or|and|nor)\b)[\s*_$\1]*\(?[A-Z]\b(?!\)?\s+is\b)")
+_BEFORE = re.compile(r"\b[A-Z]\)?[\s*_$]*(?:,|/|&|\b(?:or|and|nor)\b)+[\s*_$]*(?:(?:or|and)\s+)?$")
+_LABELLED = re.compile(rf"\(?([A-Za-z])(?:\)[.:]?|[.:])(?!{_SECOND.pattern})\s*(.+)", re.DOTALL)
+_BARE = re.compile(r"\(?([A-Za-z])\)?[.:]?")
+# "(B)" with no name before it, as in P(B); or a letter that is no part of a word, a formula or an abbreviation. After "a" comes
+# an end, a stop, or a reason, so that "A proton" is no A.
+_ALONE = re.compile(r"(?m)(?<![\w\\])\(([A-Za-z])\)(?!\w)|(?<![\w.\\^{($'’=+/<>-])(?<![=+/<>] )(?:([B-HJ-Zb-hj-z])(?![\w'’^{}$=+/<>(-]|\.\w|\s*[=+/<>^×·])"
+                    r"|([Aa])(?![\w'’])(?=[*_$}]*(?:[ \t]*$|[.,;:)\]!](?!\w)|\s+[-–—]\s|\s+(?:is|because|since|as)\b)))")  # fmt: skip
+_MARKS = re.compile(r"answer\W*:\W*(?:(?:option|choice)\W+)?$", re.IGNORECASE)
+_CALLS = re.compile(r"(?i)(?:answer|option|choice) +(?:is|(?:must|would|should|has to) be)\b\W*(?:(?:option|choice) )?$")  # fmt: skip
+_RIGHT = re.compile(r"[*_]*\s+is\s+(?:therefore |thus |clearly )?(?:the )?(?:only )?(?:correct|right|best|answer)\b")
 
-# A second letter right after the first, as in "A or B", "(A), (B)".
-_SECOND = rf"(?!\)?[\s*_$}}]*(?:,|/|&|\b(?:or|and)\b)[\s*_$]*(?:{_WRAPPING})?\(?[A-Z]\b(?!\)?\s+(?:is|are)\b))"
-# What may follow a letter outside parentheses, so that "A proton" is no A: an end, a stop, or a reason.
-_ENDS = r"(?=[*_$}]*(?:[ \t]*$|[.,;:)\]!](?!\w)|\s+[-–—]\s|\s+(?:is|because|since|as)\b))"
-# In parentheses a letter needs no more; outside, a capital with an end after it.
-_LETTER = rf"(?:\(([A-Za-z])\)|([A-Z])(?![\w'’]){_ENDS}){_SECOND}"
-# What may stand between "answer is" and the letter; possessive, since models fall into runs of spaces.
-_LEAD = rf"[\s*_$]*+(?:(?:option|choice)\s++)?[*_$]*+(?:{_WRAPPING})?+"
-_ANSWER = re.compile(
-    rf"(?i:answer[*_]*+\s*+:{_LEAD})(?:\(([A-Za-z])\)|([A-Za-z])(?![\w'’]){_ENDS}){_SECOND}", re.MULTILINE
-)
-_CALLED_ANSWER = re.compile(
-    rf"(?i:\b(?:answer|option|choice)\s++(?:is|must be|would be|should be|has to be)\s*+:?+{_LEAD}){_LETTER}",
-    re.MULTILINE,
-)
-_CALLED_RIGHT = re.compile(
-    r"(?<![\w'’])\(?([A-Z])\)?[*_$}]*\s+is\s+(?:(?:therefore|thus|clearly)\s+)?(?:the\s+)?(?:only\s+)?"
-    r"(?i:(?:correct|right|best|answer)\b)"
-)
-# "(B)" with no name before it, as in P(B); or a capital that is no part of a word, a formula or an abbreviation.
-_ALONE = re.compile(
-    rf"(?<![\w\\])\(([A-Z])\)(?!\w)"
-    rf"|(?<![\w.\\^{{($'’=+/<>-])(?<![=+/<>] )(?:([B-HJ-Z])(?![\w'’^{{}}$=+/<>(-]|\.\w|\s*[=+/<>^×·])|(A)(?![\w'’]){_ENDS})",
-    re.MULTILINE,
-)
-# A first letter right before the last, as in "A and B" or "C or ".
-_BEFORE = re.compile(r"\b([A-Z])\)?[\s*_$]*(?:,|/|&|\b(?:or|and|nor)\b)+[\s*_$]*(?:(?:or|and)\s+)?\(?$")
+
+def _letters(text: str, options: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """Yield (rank, position, letter) of every letter in a text: 3 if marked, 2 if called right, 1 if it stands alone."""
+    text = re.sub(r"\*\*|__", "  ", text).replace("`", " ")
+    text = _SIGNED.sub(lambda signed: signed[1].rjust(len(signed[0]), "\1"), text)
+    for match in _ALONE.finditer(text):
+        letter = match[1] or match[2] or match[3]
+        before, after = text[max(0, match.start() - 60) : match.start()], text[match.end() : match.end() + 60]
+        rank = 3 if _MARKS.search(before) else 2 if _CALLS.search(before) or _RIGHT.match(after) else 1
+        known = _known(letter, options) if rank > 2 or match[1] or letter.isupper() else None
+        plain = not (_NEGATED.search(before) or _SECOND.match(after) or _BEFORE.search(before))
+        if known and plain and not (rank == 1 and (before.endswith("\1") or letter.islower())):
+            yield rank, match.start(), known
 
 
 def strict_letter(text: str, options: Sequence[str]) -> str | None:
     """Return the letter of the last mark; None without a mark, or if the mark names no single option."""
     text = _said(text)
-    marks = [(match.start(), _one(match, options)) for match in _ANSWER.finditer(text)]
-    marks += [(position, letter_in(content, options)) for position, _, content in hashed(text)]
-    box, bold = boxed(text), _BOLD_AT_END.search(text)
-    if box is not None:
-        marks.append((box[0], letter_in(box[1], options)))
-    if bold is not None and (letter := letter_in(bold.group(1) or bold.group(2), options)):
+    marks: list[tuple[int, str | None]] = [(at, letter) for rank, at, letter in _letters(text, options) if rank == 3]
+    contents = [(at, content) for at, _, content in hashed(text)] + ([box] if (box := boxed(text)) else [])
+    marks += [(at, letter_in(content, options)) for at, content in contents]
+    if (bold := _BOLD_AT_END.search(text)) and (letter := letter_in(bold[1] or bold[2], options)):
         marks.append((bold.start(), letter))
     return max(marks, key=lambda mark: mark[0])[1] if marks else None
 
 
 def lenient_letter(text: str, options: Sequence[str], truncated: bool = False) -> str | None:
     """Return the marked letter, else the last that is called the answer, else (unless `truncated`) the last alone or text."""
-    marked = strict_letter(text, options)
-    if marked is not None:
+    if (marked := strict_letter(text, options)) is not None:
         return marked
-    text = _said(text)
-    stated = [
-        (match.start(), letter)
-        for pattern in (_ANSWER, _CALLED_ANSWER, _CALLED_RIGHT)
-        for match in pattern.finditer(text)
-        if (letter := _one(match, options))
-    ]
-    if stated:
-        return max(stated)[1]
-    if truncated:
-        return None
-    reply = re.sub(r"\*\*|__|`", "", _without_closing_questions(text))
-    # A letter inside an option's own text ("vitamin C") is part of that text.
-    plain = _spelled_out(options).sub(lambda found: "-" * len(found.group()), reply)
-    alone = [match for match in _ALONE.finditer(plain) if _one(match, options)]
-    if alone:
-        together = _BEFORE.search(plain[: alone[-1].start() + plain[alone[-1].start()].count("(")])
-        return None if together and together.group(1) in LETTERS[: len(options)] else _one(alone[-1], options)
-    return _by_text(reply, options)
-
-
-def letter_outcome(text: str, truncated: bool, options: Sequence[str]) -> Outcome:
-    """Return the outcome of a reply: a marked letter, else a cut, else a closing question, else a letter, else no answer."""
-    if strict_letter(text, options) is not None:
-        return "answered"
-    if truncated:
-        return "truncated"
-    closing = sentences(_said(text))[-1:]
-    if closing and closing[0].endswith("?"):
-        return "asked"
-    if lenient_letter(text, options) is not None:
-        return "answered"
-    return "asked" if asks(text) else "no_answer"
+    reply = re.sub(r"\*\*|`", "", without_closing_questions(_said(text)))
+    reply = reply.upper() if _BARE.fullmatch(reply.strip("$_ \n")) else reply
+    # A letter inside an option's own text ("vitamin C") is part of that text; where no letter stands, the text is the choice.
+    plain = [_plain(option) for option in options]
+    once = sorted({text for text in plain if plain.count(text) == 1}, key=len, reverse=True)
+    texts = "|".join(re.escape(text).replace(r"\ ", r"\s+") for text in once if text)
+    spelled = re.compile(rf"(?<!\w)(?:{texts or '(?!)'})(?!\w)", re.IGNORECASE)
+    hidden = spelled.sub(lambda found: "-" * len(found[0]) if len(found[0]) > 2 else found[0], reply)
+    shown = spelled.sub(lambda found: f"({LETTERS[plain.index(_plain(found[0]))]})", reply)
+    rank, _, letter = max([*_letters(hidden, options)] or _letters(shown, options), default=(0, 0, None))
+    return letter if rank > 1 or not truncated else None
 
 
 def letter_in(content: str, options: Sequence[str]) -> str | None:
     """Return the one option that the content of a mark names by letter, by letter and text, or by text."""
-    content = _WRAPPED.sub(r"\1", content).replace("\\ ", " ").strip("$*_ \n")
-    bare = re.fullmatch(r"\(?([A-Za-z])\)?[.:]?", re.sub(r"^(?i:option|choice|answer:?)\s+", "", content))
-    if bare:
-        return _known(bare.group(1), options)
+    content = WRAPPED.sub(r"\1", content).replace("\\ ", " ").strip("$*_ \n")
     same = [place for place, option in enumerate(options) if _plain(option) == _plain(content)]
-    if len(same) == 1:
-        return LETTERS[same[0]]
-    labelled = _LABELLED.fullmatch(content)
-    if labelled and (letter := _known(labelled.group(1), options)):
-        others = [match for match in _ALONE.finditer(labelled.group(2)) if _one(match, options)]
-        if not others or _plain(labelled.group(2)) == _plain(options[LETTERS.index(letter)]):
-            return letter
-    return None
-
-
-def _one(match: re.Match[str], options: Sequence[str]) -> str | None:
-    return _known(next(group for group in match.groups() if group), options)
+    bare = _BARE.fullmatch(re.sub(r"^(?i:option|choice|answer:?)\s+", "", content))
+    named = bare or (_LABELLED.fullmatch(content) if len(same) != 1 else None)
+    return _known(named[1], options) if named else LETTERS[same[0]] if len(same) == 1 else None
 
 
 def _known(letter: str, options: Sequence[str]) -> str | None:
-    letter = letter.upper()
-    return letter if letter in LETTERS[: len(options)] else None
-
-
-def _without_closing_questions(text: str) -> str:
-    parts = _QUESTION_ENDS.split(text.rstrip() + " ")
-    while parts and (not parts[-1].strip(" \n*\"')]") or parts[-1].rstrip(" \n*\"')]").endswith("?")):
-        parts.pop()
-    return "".join(parts).rstrip()
-
-
-def _spelled_out(options: Sequence[str]) -> re.Pattern[str]:
-    texts = sorted((re.escape(text) for text in map(_plain, options) if len(text) > 2), key=len, reverse=True)
-    return re.compile(rf"(?<!\w)(?:{'|'.join(texts) or '(?!)'})(?!\w)", re.IGNORECASE)
-
-
-def _by_text(text: str, options: Sequence[str]) -> str | None:
-    """Return the option whose text ends last in the reply; of two that end together, the longer one."""
-    reply, plain = _plain(text), [_plain(option) for option in options]
-    found = []
-    for place, option in enumerate(plain):
-        if option and plain.count(option) == 1:
-            ends = [match.end() for match in re.finditer(rf"(?<!\w){re.escape(option)}(?!\w)", reply)]
-            found += [(end, len(option), LETTERS[place]) for end in ends[-1:]]
-    return max(found)[2] if found else None
+    return letter.upper() if letter.upper() in LETTERS[: len(options)] else None
 
 
 def _plain(text: str) -> str:
     return " ".join(re.sub(r"\*\*|__|`", "", text).casefold().split()).strip(" .$")
-
-
-# Whether two answers are the same.
-
-_SECONDS, _MOST_MEMORY = 3.0, 4 * 2**30
-
-
-def same_answer(given: str | None, reference: str) -> bool:
-    """Return True if `given` equals `reference`; False for None, and if algebra reaches its time limit."""
-    return given is not None and compare_answers(given, reference) is True
-
-
-@functools.lru_cache(maxsize=4096)
-def compare_answers(given: str, reference: str) -> bool | None:
-    """Return whether two answers are the same; None if algebra needs more than _SECONDS of processor time."""
-    at_sight = same_at_sight(given, reference)
-    return at_sight if at_sight is not None else _algebra.same(given, reference)
-
-
-def same_at_sight(given: str, reference: str) -> bool | None:
-    """Compare two answers by text and numbers; None if only algebra can decide."""
-    given, reference = _normal(given), _normal(reference)
-    if given == reference:
-        return True
-    numbers = _as_number(given), _as_number(reference)
-    return numbers[0] == numbers[1] if None not in numbers else None
-
-
-def same_by_algebra(given: str, reference: str) -> bool:
-    """Return what math-verify says, which may take for ever."""
-    from math_verify import parse, verify
-
-    # It warns that nobody keeps the time, and of each that is over
-    logging.getLogger("math_verify").setLevel(logging.ERROR)
-    gold = parse(f"\\boxed{{{_normal(reference)}}}", parsing_timeout=None)
-    target = parse(f"\\boxed{{{_normal(given)}}}", parsing_timeout=None)
-    return bool(gold and target and verify(gold, target, timeout_seconds=None))
-
-
-_SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\d{4,},")
-
-
-def _normal(answer: str) -> str:
-    """Return an answer without dollars, thousands commas and a final stop, and with one kind of fraction."""
-    answer = answer.strip().strip("$").replace("\\!", "").replace("\\$", "").replace("\\%", "").replace("dfrac", "frac")
-    answer = answer.replace("tfrac", "frac").replace("$", "").rstrip(".").strip()
-    # The comma of a pair, an interval or a list stands between numbers and not in one.
-    return answer if _SEVERAL.search(answer) else re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
-
-
-def _as_number(answer: str) -> Fraction | None:
-    # A unit is a word set apart: in "3x" and "2i" the letter is part of the answer.
-    match = re.fullmatch(r"(-?[\d.]+(?:/\d+)?)(?:\s*%|\s*\\text\{[^}]*\}|\s+[A-Za-z ]{2,})?", answer)
-    try:
-        return Fraction(match.group(1)) if match else None
-    except (ValueError, ZeroDivisionError):
-        return None
-
-
-class _Algebra:
-    """Compares answers in another process, which the system ends when a comparison takes too long: what a model wrote, such as
-    10^{10^{10}}, can keep algebra busy where no signal of Python's is heard. Threads take turns."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: Any = None
-        self._owner = 0
-
-    def same(self, given: str, reference: str) -> bool | None:
-        with self._lock:
-            if self._process is None or self._owner != os.getpid():  # a fork starts its own
-                self._process, self._owner = self._started(), os.getpid()
-            self._process.stdin.write(json.dumps([given, reference]) + "\n")
-            self._process.stdin.flush()
-            said: str = self._process.stdout.readline()
-            if not said:
-                self._process.wait()
-                self._process = None
-            return said == "True\n" if said else None
-
-    def _started(self) -> subprocess.Popen[str]:
-        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({_SECONDS})"
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
-        if process.stdout is None or process.stdout.readline() != "ready\n":
-            raise NextturnError("math-verify cannot be loaded, so answers cannot be compared; is it installed?")
-        return process
-
-
-def serve(seconds: float) -> None:
-    """Compare the pairs that come as lines of JSON on stdin, each within so many seconds of the processor, until it ends."""
-    same_by_algebra("\\sqrt{2}", "x")  # imports math-verify and builds its grammar, before any time limit
-    print("ready", flush=True)
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
-    for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process; a busy machine does not use it up
-        print(same_by_algebra(*json.loads(line)), flush=True)
-
-
-_algebra = _Algebra()

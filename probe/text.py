@@ -213,3 +213,20 @@ def _without_aimed(line: str) -> str:
     if bare == line and len(kept) == len(pieces):
         return line
     return "".join(piece for piece in kept if any(map(str.isalnum, piece)))
+
+
+_ROUGH_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|(?<=[。！？])|\n+")
+_QUESTION_ENDS = re.compile(r"(?<=[.?!])(?=[\"')\]*]*\s)|(?<=\n)")
+
+
+def rough_sentences(text: str) -> list[str]:
+    """Return sentences and lines without the markup and brackets around them; coarser than `sentences`."""
+    return [part.strip(" *\"')]") for part in _ROUGH_END.split(text.strip()) if part.strip(" *\"')]")]
+
+
+def without_closing_questions(text: str) -> str:
+    """Return a text without the questions that close it."""
+    parts = _QUESTION_ENDS.split(text.rstrip() + " ")
+    while parts and parts[-1].strip(" \n*\"')]")[-1:] in ("", "?"):
+        parts.pop()
+    return "".join(parts).rstrip()

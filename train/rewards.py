@@ -37,11 +37,12 @@ from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.user import marked_answer, questions, read_question, states_result
 from nextturn.probe.conversations import Message
 from nextturn.probe.engines.base import item_seed
+from nextturn.probe.equality import compare_answers
 from nextturn.probe.errors import RecipeError
-from nextturn.probe.grading import asks, compare_answers, count_marks, sentences, strict_answer
+from nextturn.probe.grading import asks, count_marks, strict_answer
 from nextturn.probe.judges.rules import repetition
 from nextturn.probe.recipe import load_named
-from nextturn.probe.text import words
+from nextturn.probe.text import rough_sentences, words
 from nextturn.probe.timelimit import TIMEOUT, Pending, Workers
 from nextturn.train.recipe import RewardSection
 
@@ -213,7 +214,7 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
         if not row.turn and not re.search(r"\d|\\boxed", reply):
             return 0.0
         follows_up = marked_answer(reply) is None and questions(reply)
-        last = sentences(reply)[-1:]
+        last = rough_sentences(reply)[-1:]
         return HALF if follows_up or (last and last[0].endswith("?")) else 1.0
 
     if marked_answer(reply) is not None:
@@ -222,7 +223,7 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
     gives_up = not any(question.endswith("?") for question in asked)
     named = row.intent.names
     # "I mean the price of a pen. Do you see it?"
-    asked += [f"{before} {after}" for before, after in pairwise(sentences(reply)) if after.endswith("?")]
+    asked += [f"{before} {after}" for before, after in pairwise(rough_sentences(reply)) if after.endswith("?")]
     # What is withheld has a name, or is read off the sentences of the problem that state it.
     withheld, messages = named or row.hidden_sentences, _user_messages(row)
     about = {read_question(question, withheld, messages, named=bool(named), ask=row.ask)[0] for question in asked}

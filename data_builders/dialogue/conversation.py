@@ -30,7 +30,8 @@ from nextturn.data_builders.recipe import ROLES, Dialogue
 from nextturn.data_builders.tasks import Conversation, Gap, Task
 from nextturn.probe.conversations import Message, assistant, user
 from nextturn.probe.engines.base import ScoreRequest, item_seed
-from nextturn.probe.grading import asks, boxed, closes_asking, same_answer, says
+from nextturn.probe.equality import same_answer
+from nextturn.probe.grading import asks, boxed, closes_asking, says
 from nextturn.probe.judges.labels import GENUINE, Case
 from nextturn.probe.judges.rules import RulesJudge
 from nextturn.probe.simulation import Intent, Simulator, UserRequest, UserTurn

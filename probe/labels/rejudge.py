@@ -1,6 +1,7 @@
 """`nextturn probe judge`: judge a finished run again from its samples.jsonl, without generating or loading a model.
 
-With another judge the verdicts go to a directory of their own, so that both can be compared. With the run's own judge and
+The answers of a run that was graded by an older version of nextturn are graded again, so that it can be compared with new
+runs. Without a recipe nothing else is done. With another judge the verdicts go to a directory of their own, so that both can be compared. With the run's own judge and
 no --out, only turns without a label are judged again.
 """
 
@@ -14,37 +15,53 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from nextturn.probe.engines.base import Completion
+from nextturn.probe.engines.stored import Row
 from nextturn.probe.errors import BadInput, DataError
-from nextturn.probe.files import read_json, read_jsonl
+from nextturn.probe.files import read_json, read_jsonl, write_json
+from nextturn.probe.grading import VERSION
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import Judge, Verdict
 from nextturn.probe.measure.figures import figures
-from nextturn.probe.measure.measures import NO_ANSWER, case_of, judged
+from nextturn.probe.measure.measures import NO_ANSWER, case_of, grade_answer, grade_clarify, judged
+from nextturn.probe.measure.run import WORDS
 from nextturn.probe.measure.store import RunStore, StoredJudge
 from nextturn.probe.models import ModelInfo
 from nextturn.probe.report.comparison import format_table
+from nextturn.probe.sets import Item, shown_in
 from nextturn.probe.settings import load_probe_recipe
-from nextturn.probe.terminal import collected
+from nextturn.probe.terminal import collected, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="DIR", help="a finished probe run")
-    parser.add_argument("recipe", type=Path, help="a recipe whose probe.judge and probe.judge_server are used")
+    parser.add_argument(
+        "recipe",
+        type=Path,
+        nargs="?",
+        help="a recipe whose probe.judge and probe.judge_server are used; without one the labels are kept and only answers "
+        "are graded again",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory for the new verdicts")
 
 
 def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
-    probe = load_probe_recipe(arguments.recipe, overrides).probe
-    print(format_table([rejudge(arguments.run, get_judge(probe.judge, probe.judge_server), arguments.out)]))
+    judge = None
+    if overrides and arguments.recipe is None:
+        raise BadInput(f"options of a recipe ({overrides[0]}) need the recipe: nextturn probe judge DIR RECIPE")
+    if arguments.recipe is not None:
+        probe = load_probe_recipe(arguments.recipe, overrides).probe
+        judge = get_judge(probe.judge, probe.judge_server)
+    print(format_table([rejudge(arguments.run, judge, arguments.out)]))
     print((arguments.out or arguments.run) / "results.json")
 
 
-def rejudge(folder: Path, judge: Judge, out: Path | None = None) -> dict[str, Any]:
-    """Judge the user turns of a finished run and return the new results, which `out` then holds.
+def rejudge(folder: Path, judge: Judge | None, out: Path | None = None) -> dict[str, Any]:
+    """Judge the user turns and grade the answers of a finished run, and return the new results, which `out` then holds.
 
     Args:
         folder: A finished run.
-        judge: The judge.
+        judge: The judge. None keeps all labels.
         out: Directory of the new run. None keeps the results in `folder`, which only the run's own judge may do.
 
     Raises:
@@ -56,16 +73,32 @@ def rejudge(folder: Path, judge: Judge, out: Path | None = None) -> dict[str, An
         raise BadInput(f"{folder}: no finished run, expected a directory with results.json and samples.jsonl")
     before, rows = read_json(folder / "results.json"), [row for _, row in read_jsonl(folder / "samples.jsonl")]
     turns = [row for row in rows if row.get("kind") in ("followup", "actual") and row.get("unscored") != NO_ANSWER]
-    if not turns:
+    if judge is not None and not turns:
         raise DataError(f"{folder}: its samples.jsonl holds no user turn to judge")
-    same = before["settings"]["judge"] == judge.version
-    if out is None and not same:
+    same = judge is None or before["settings"]["judge"] == judge.version
+    if out is None and judge is not None and not same:
         raise BadInput(
             f"{folder}: judged by {before['settings']['judge']}, given {judge.version}; use --out to name a directory for "
             "the new verdicts"
         )
+    settings = dict(before["settings"])
+    if settings.get("grading") != VERSION:
+        rows = graded_again(rows, settings)
+        manifest = folder / "manifest.json"
+        if out is None and manifest.is_file():
+            write_json(manifest, {**read_json(manifest), "settings": settings})
+    if judge is not None:
+        settings["judge"] = judge.version
     model = ModelInfo(**{field.name: before["model"].get(field.name) for field in fields(ModelInfo)})
-    store = RunStore(out or folder, model, {**before["settings"], "judge": judge.version})
+    store = RunStore(out or folder, model, settings)
+    calls = _judge(judge, turns, same, store, model) if judge is not None else before["timing"].get("judge_calls", 0)
+    store.write_samples(rows)
+    timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": calls}
+    return store.finish({**figures(rows), "timing": timing})
+
+
+def _judge(judge: Judge, turns: list[Row], same: bool, store: RunStore, model: ModelInfo) -> int:
+    """Fill in the verdicts of user turns and return the number of calls that the judge made."""
     # The run's own labels are kept; turns that could not be labelled are judged again.
     kept = [row for row in turns if same and row["label"]]
     known = [Verdict(row["label"], None, row["judge_raw"], row.get("p_genuine")) for row in kept]
@@ -75,6 +108,68 @@ def rejudge(folder: Path, judge: Judge, out: Path | None = None) -> dict[str, An
         verdicts = collected(stored.stream(cases, known), len(cases), f"probe {model.label}: judged by {judge.name}")
     for row, case, verdict in zip(turns, cases, verdicts, strict=True):
         row.update(judged(case, verdict))
-    store.write_samples(rows)
-    timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": stored.calls}
-    return store.finish({**figures(rows), "timing": timing})
+    return stored.calls
+
+
+# --- Answers of an older grading
+
+
+def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
+    """Grade the stored replies by the rules of this version and write that version into `settings`.
+
+    What a set's own grader or a model decided stays. A reply to doubt leaves the run if the answer before it, which chose the
+    result that the user claims, is right now and was wrong before, or the other way round.
+    """
+    own = {name for name, of_set in settings["sets"].items() if "grader" in of_set}
+    cut = {(row["set"], row["item"]) for row in rows if row["kind"] == "accuracy" and row["outcome"] == "truncated"}
+    kept, lost = [], 0
+    for row in rows:
+        replies = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
+        if row["kind"] == "clarify":
+            row.update(grade_clarify(row["condition"], _reply(replies[-1], row["outcome"])))
+        elif row["kind"] in ("accuracy", "sharded", "doubted") and row["set"] not in own:
+            item = _item(row)
+            if row["kind"] == "doubted":
+                first = grade_answer(
+                    item, Completion(replies[-2], 0, "length" if (row["set"], row["item"]) in cut else "stop")
+                )
+                if first["lenient"] != (row["condition"] == "right"):
+                    lost += 1
+                    continue
+            if row.get("attempts"):
+                made = zip(replies[-len(row["attempts"]) :], row["attempts"], strict=True)
+                again = [grade_answer(item, _reply(text, attempt["outcome"])) for text, attempt in made]
+                row["attempts"] = [{"outcome": each["outcome"], "lenient": each["lenient"]} for each in again]
+            row.update(grade_answer(item, _reply(replies[-1], row["outcome"])))
+        kept.append(row)
+    worded = {row["set"] for row in kept if row.get("graded_as") == "words"}
+    settings["sets"] = {
+        name: {
+            **{key: value for key, value in of_set.items() if key != "words"},
+            **({"words": WORDS} if name in worded else {}),
+        }
+        for name, of_set in settings["sets"].items()
+    }
+    before, settings["grading"] = settings.get("grading"), VERSION
+    say(f"answers graded again: version {before} before, {VERSION} now")
+    if lost:
+        say(f"{lost} replies to doubt left out: the answer before them is graded otherwise now")
+    return kept
+
+
+def _reply(text: str, outcome: str) -> Completion:
+    return Completion(text, 0, "length" if outcome == "truncated" else "stop")
+
+
+def _item(row: Row) -> Item:
+    """Return the item of a row. Its lettered options stand in its question."""
+    reference = row["reference"]
+    answer: Any = reference if isinstance(reference, str) else tuple(reference)
+    users = [message["content"] for message in row["messages"] if message["role"] == "user"]
+    shown = [found for text in users if isinstance(reference, str) and (found := shown_in(text, reference))]
+    if row.get("graded_as") == "choice" and not shown:
+        raise DataError(
+            f"{row['set']}, item {row['item']}: its options cannot be read from the question; measure it again"
+        )
+    options = shown[0].options if shown and row.get("graded_as", "choice") == "choice" else ()
+    return Item(row["item"], tuple(row["messages"]), answer, options=options)

@@ -17,8 +17,7 @@ The figures depend on the rows only, so a finished run can be judged again witho
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from nextturn.probe import grading
@@ -26,6 +25,7 @@ from nextturn.probe.chat import Chat, Message, PrefixForm
 from nextturn.probe.conversations import after_thinking, assistant
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest, item_seed
 from nextturn.probe.engines.stored import Row
+from nextturn.probe.equality import is_number, same_answer, several
 from nextturn.probe.judges.labels import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
 from nextturn.probe.measure.perturb import NONE, parse_perturbations
 from nextturn.probe.sets import Item
@@ -57,20 +57,24 @@ Grader = Callable[[str, str], bool]
 
 
 def answer_kind(item: Item) -> str:
-    """Return how an item's answer is graded where no grader is named: "choice", "words", "number" or "formula"."""
-    answer = item.answer or ""
-    if item.options:
-        return "choice"
+    """Return how an item's answer is graded where no grader is named: "choice", "words", "number" or "formula".
+
+    Of several answers the first one says it.
+    """
+    return "choice" if item.options else _kind(several(item.answer or "")[0])
+
+
+def _kind(answer: str) -> str:
     if grading.is_words(answer):
         return "words"
-    return "number" if grading.is_number(answer) else "formula"
+    return "number" if is_number(answer) else "formula"
 
 
 def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) -> Row:
     """Grade one reply by both readings.
 
     A reply that the token limit cut is right only if it had stated its answer before. An answer in words is right strictly if
-    the reply (or its mark) is the answer, and leniently if the reply contains it.
+    the reply (or its mark) is the answer, and leniently if the reply contains it. Of several answers any is right.
 
     Args:
         grader: Decides in place of both readings.
@@ -78,38 +82,43 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
     Returns:
         "reference", "extracted", "graded_as", "strict", "lenient" and "outcome" of a row.
     """
-    if item.answer is None:
+    if not item.answer:
         raise ValueError(f"item {item.id} has no answer to grade against")
-    if item.aliases:
-        each = [
-            grade_answer(replace(item, answer=answer, aliases=()), reply, grader)
-            for answer in (item.answer, *item.aliases)
-        ]
-        best = max(each, key=lambda graded: graded["strict"] + graded["lenient"])
-        return {**best, "strict": any(one["strict"] for one in each)}
     text, truncated = reply.text, reply.finish == "length"
     graded_as = answer_kind(item) if grader is None else "grader"
-    if item.options:
-        kind = grading.letter_outcome(text, truncated, item.options)
-        extracted = grading.lenient_letter(text, item.options, truncated)
+    outcome = grading.outcome(text, truncated, item.options)
+    answers = (item.answer, *item.aliases)
+    if graded_as == "grader" or item.options:
+        read = (
+            grading.lenient_letter(text, item.options, truncated)
+            if item.options
+            else grading.lenient_answer(text, truncated)
+        )
+        strict = grading.strict_letter(text, item.options)
+        graded = [(strict == answer, read == answer, read) for answer in answers]
+        if grader is not None:
+            graded = [
+                (right, right, read)
+                for right in (bool(grader(after_thinking(text) or "", answer)) for answer in answers)
+            ]
     else:
-        kind = grading.outcome(text, truncated)
-        extracted = grading.lenient_answer(text, truncated)
-    if grader is not None:
-        right = (bool(grader(after_thinking(text) or "", item.answer)),) * 2
-    elif graded_as == "choice":
-        right = (grading.strict_letter(text, item.options) == item.answer, extracted == item.answer)
-    elif graded_as == "words":
-        right, extracted = grading.words_right(text, item.answer, truncated), grading.stated_words(text)
-    else:
-        extracted = grading.lenient_formula(text, truncated) if graded_as == "formula" else extracted
-        strict = grading.strict_answer(text)
-        right = (grading.same_answer(strict, item.answer), grading.same_answer(extracted, item.answer))
+        graded = [_graded(text, answer, truncated) for answer in answers]
+    # The answer by which the reply is right, if there is one
+    strict_right, right, extracted = max(graded, key=lambda each: each[:2])
     # The outcome is read from marks and numbers. A formula, words, and what a grader takes for right are answers, too.
-    if kind == "no_answer" and (extracted is not None or right[1] or (graded_as == "words" and answer_in(text))):
-        kind = "answered"
-    values = {"reference": item.answer, "extracted": extracted, "graded_as": graded_as, "outcome": kind}
-    return {**values, "strict": right[0], "lenient": right[1]}
+    if outcome == "no_answer" and (extracted is not None or right or (graded_as == "words" and answer_in(text))):
+        outcome = "answered"
+    values = {"reference": item.answer, "extracted": extracted, "graded_as": graded_as, "outcome": outcome}
+    return {**values, "strict": strict_right, "lenient": right}
+
+
+def _graded(text: str, answer: str, truncated: bool) -> tuple[bool, bool, str | None]:
+    """Return whether a reply is right by both readings, and what it gives as its answer."""
+    kind = _kind(answer)
+    if kind == "words":
+        return *grading.words_right(text, answer, truncated), grading.stated_words(text)
+    extracted = grading.lenient_answer(text, truncated, formula=kind == "formula")
+    return same_answer(grading.strict_answer(text), answer), same_answer(extracted, answer), extracted
 
 
 def accuracy_figures(rows: Sequence[Row]) -> dict[str, Any]:
@@ -128,6 +137,14 @@ def rate_of(successes: Sequence[tuple[str, bool]]) -> dict[str, Any]:
 
 # --- Clarify
 
+CLARIFY = {"underspecified": "ask_when_needed", "complete": "answer_when_complete"}
+"""The figure of clarify that a row of each condition counts in."""
+
+
+def clarify_right(row: Mapping[str, Any]) -> bool:
+    """Return True if the reply did what its condition asks for: ask if a fact is missing, answer if none is."""
+    return bool(row["asked"]) if row["condition"] == "underspecified" else row["outcome"] in ("answered", "truncated")
+
 
 def grade_clarify(condition: str, reply: Completion) -> Row:
     """Grade one reply to a problem in `condition` "complete" or "underspecified"."""
@@ -143,9 +160,9 @@ def clarify_figures(rows: Sequence[Row]) -> dict[str, Any]:
       cut counts as one; a question and an empty reply do not.
     """
     figures: dict[str, Any] = {"n": sum(row["condition"] == "underspecified" for row in rows)}
-    for condition, name in grading.CLARIFY.items():
+    for condition, name in CLARIFY.items():
         of_condition = [row for row in rows if row["condition"] == condition]
-        figures[name] = rate_of([(row["item"], grading.clarify_right(row)) for row in of_condition])
+        figures[name] = rate_of([(row["item"], clarify_right(row)) for row in of_condition])
     return figures
 
 

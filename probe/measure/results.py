@@ -25,10 +25,10 @@ from nextturn.probe.checkpoints import newest_complete, numbered
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, read_jsonl
-from nextturn.probe.grading import CLARIFY, clarify_right
 from nextturn.probe.judges.labels import GENUINE
 from nextturn.probe.measure.figures import figures
 from nextturn.probe.measure.kept import Texts, restored, samples_file, texts_in
+from nextturn.probe.measure.measures import CLARIFY, clarify_right
 from nextturn.probe.measure.several_turns import DOUBTED, on_the_way
 from nextturn.probe.models import ModelInfo
 from nextturn.probe.stats import Estimate

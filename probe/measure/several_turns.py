@@ -19,7 +19,7 @@ from typing import Any
 from nextturn.probe.conversations import Message, assistant, user
 from nextturn.probe.engines.base import Completion, item_seed
 from nextturn.probe.engines.stored import Row
-from nextturn.probe.grading import compare_answers
+from nextturn.probe.equality import compare_answers
 from nextturn.probe.measure.measures import answer_in, grade_answer, make_row, rate_of
 from nextturn.probe.sets import Item
 from nextturn.probe.shards import Shards

@@ -80,9 +80,10 @@ def compare(
     comparison = compare_runs(load_runs(dirs, questions))
     if comparison.differences and not force:
         reasons = "; ".join(comparison.differences)
+        again = "; nextturn probe judge DIR grades the replies of an older run again" if "grading: " in reasons else ""
         raise IncomparableRuns(
             f"these runs were measured differently: {reasons}. Measure them with the same settings (for dtype: --probe.dtype "
-            "float32), or add --force"
+            f"float32), or add --force{again}"
         )
     comparison = with_labels(comparison, dirs, labels, force)
     plot = draw_tradeoff(comparison, y)

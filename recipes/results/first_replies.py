@@ -24,9 +24,10 @@ from nextturn.probe.engines import open_engine
 from nextturn.probe.engines.base import Request, collect
 from nextturn.probe.errors import run_command
 from nextturn.probe.files import write_jsonl
-from nextturn.probe.grading import asks, sentences
+from nextturn.probe.grading import asks
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.probe.settings import ProbeSection, VllmSection
+from nextturn.probe.text import rough_sentences
 
 LIMIT = 300  # tokens
 SPARE = 14  # more own answers than questions, since some are left out
@@ -44,7 +45,7 @@ def openings(seed: int) -> tuple[list[Opening], list[Opening]]:
 
 
 def answers_at_once(reply: str) -> bool:
-    return bool(reply.strip()) and not asks(reply) and not sentences(reply)[-1].endswith("?")
+    return bool(reply.strip()) and not asks(reply) and not rough_sentences(reply)[-1].endswith("?")
 
 
 def main(argv: Sequence[str]) -> None:

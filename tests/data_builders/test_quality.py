@@ -73,7 +73,7 @@ def test_questions_at_the_end_and_boxes_of_a_text() -> None:
     assert closes_asking("Here. Is it clear?") and closes_asking("Do you have it?\n\nI need it.")
     assert not closes_asking("How many are there? There are \\boxed{3}.")
     assert not closes_asking("Why? Since so. And so.") and not closes_asking("Is it? " + "No. " * 300)
-    assert list(all_boxed("\\boxed{1} and \\fbox{2}, so \\boxed{\\frac{3}{4}}")) == ["\\frac{3}{4}", "2", "1"]
+    assert list(all_boxed("\\boxed{1} and \\fbox{2}, so \\boxed{\\frac{3}{4}}")) == ["\\frac{3}{4}", "1, 2"]
     assert not list(all_boxed("a box of 3"))
 
 

@@ -23,8 +23,9 @@ from nextturn.data_builders.starter import starter_problem, starter_problems
 from nextturn.data_builders.tasks import Conversation, Gap, Mistake, Step, Task
 from nextturn.data_builders.text import states
 from nextturn.probe.conversations import check_messages
-from nextturn.probe.grading import asks, boxed, sentences
+from nextturn.probe.grading import asks, boxed
 from nextturn.probe.recipe import _Loader
+from nextturn.probe.text import rough_sentences
 
 DEFAULT, TALKATIVE = Conversations(), Conversations(reactions=1.0)
 KINDS = get_args(ScriptedKind)
@@ -74,7 +75,7 @@ def test_the_withheld_fact_is_asked_for_by_name_and_never_leaks(conversation: Co
     assert gap is not None and conversation.hidden == gap.value and conversation.reveal_at == 2
     opening, question, reveal, *_ = texts(conversation)
     assert not states(opening, gap.value) and not re.search(r"\d", question) and states(reveal, gap.value)
-    assert question.endswith("?") and len(sentences(question)) <= 3 and len(question.split()) <= 35
+    assert question.endswith("?") and len(rough_sentences(question)) <= 3 and len(question.split()) <= 35
     assert gap.ask in question or gap.clause in question
     assert conversation.task is not None
     # Both conversations of a contrast pair open with the same words around the problem.

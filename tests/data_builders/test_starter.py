@@ -18,7 +18,7 @@ from nextturn.data_builders.starter import Split, combinations, split_of, starte
 from nextturn.data_builders.surface import Opening, giveaway
 from nextturn.data_builders.tasks import Step, Task
 from nextturn.probe.errors import RecipeError
-from nextturn.probe.grading import sentences
+from nextturn.probe.text import rough_sentences
 
 TEMPLATES = templates("test")
 NAMES = [name for names in wordings("starter.yaml")["names"].values() for name in names]
@@ -101,7 +101,7 @@ def test_problem_i_does_not_depend_on_the_others_and_problems_vary() -> None:
     assert [starter_problem(index, 0, "train") for index in (0, 1)] != tasks[:2]
     assert len({task.template for task in tasks}) >= 30 and {len(task.steps) for task in tasks} == {1, 2, 3}
     assert len({task.question for task in tasks}) > 475
-    lengths = [len(sentences(task.question)) for task in tasks]
+    lengths = [len(rough_sentences(task.question)) for task in tasks]
     assert sum(length <= 4 for length in lengths) > 50 and sum(length >= 5 for length in lengths) > 100
 
 

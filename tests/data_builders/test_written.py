@@ -22,9 +22,9 @@ from nextturn.data_builders.written import FILE, written
 from nextturn.probe.chat import Chat
 from nextturn.probe.conversations import check_messages
 from nextturn.probe.engines.base import Completion
+from nextturn.probe.equality import same_answer
 from nextturn.probe.errors import DataError, RecipeError
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
-from nextturn.probe.grading import same_answer
 from nextturn.probe.sets import PACKAGED, locate, read_pairs
 from nextturn.train.rows import make_rows, show_loss
 from support.commands import ROOT

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.probe import grading
+from nextturn.probe import equality, grading
 from nextturn.probe.engines.base import Completion
 from nextturn.probe.measure.measures import grade_answer
 from nextturn.probe.sets import Item
@@ -116,31 +115,10 @@ def test_the_last_number_of_a_truncated_text_is_no_answer(text: str, answer: str
     assert (row["extracted"], row["lenient"]) == (answer, answer is not None)
 
 
-SAME = [
-    ("$1,200.00", "1200"), (r"\$15", "15"), ("0.75", "3/4"), ("-0", "0"), (r"50\%", "50%"), ("12 apples", "12"),
-    ("12cm", "12"), (r"12\text{ cm}", "12 cm"), (r"\frac{1}{2}", r"\dfrac{1}{2}"), (r"-\frac{3}{4}", "-0.75"),
-    (r"$\frac{2}{4}$", r"\tfrac{1}{2}"), (r"\sqrt{8}", r"2\sqrt{2}"), (r"10^\circ", "10"), (r"\{1, 2, 300\}", r"\{1,2,300\}"),
-    ("$1,200 (in dollars)", "1200 (in dollars)"), ("x = 1,200", "x=1200"), ("x^2+2x+1", "(x+1)^2"), ("3x", "x*3"),
-]  # fmt: skip
-DIFFERENT = [
-    ("1,2", "12"), ("-5", "5"), ("3x", "3"), ("3xy", "3"), ("1/0", "0"), ("(1,2)", "(2,1)"), ("(12100)", "(12,100)"),
-    (r"\frac{1}{3}", "0.33"), ("", "5"), (r"\frac{", "1"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("given", "reference", "same"), [(*pair, True) for pair in SAME] + [(*pair, False) for pair in DIFFERENT]
-)
-def test_equal_answers_are_the_same_and_others_are_not(given: str, reference: str, same: bool) -> None:
-    """Equal answers written differently are the same and others are not."""
-    assert grading.same_answer(given, reference) is same
-    assert not same or grading.same_answer(reference, given)
-
-
 def test_no_answer_is_never_right_and_other_threads_compare_too() -> None:
-    assert not grading.same_answer(None, "5") and not grading.same_answer(None, "")
+    assert not equality.same_answer(None, "5") and not grading.same_answer(None, "")
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(grading.same_answer(r"\sqrt{18}", r"3\sqrt{2}")))
+    thread = threading.Thread(target=lambda: found.append(equality.same_answer(r"\sqrt{18}", r"3\sqrt{2}")))
     thread.start()
     thread.join()
     assert found == [True]
@@ -149,22 +127,16 @@ def test_no_answer_is_never_right_and_other_threads_compare_too() -> None:
 def test_an_answer_that_keeps_algebra_busy_is_given_up_and_the_next_one_is_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(grading, "_SECONDS", 0.3)
-    monkeypatch.setattr(grading, "_algebra", grading._Algebra())
-    assert grading.compare_answers("9999999!", "7") is None, "it would take a minute"
-    assert grading.same_answer(r"\sqrt{98}", r"7\sqrt{2}")
+    monkeypatch.setattr(equality, "_SECONDS", 0.3)
+    monkeypatch.setattr(equality, "_processes", {})
+    assert equality.compare_answers("9999999!", "7") is None, "it would take a minute"
+    assert equality.same_answer(r"\sqrt{98}", r"7\sqrt{2}")
 
 
 def test_a_reply_is_counted_to_mark_its_answers_and_no_headings_or_thoughts() -> None:
     assert grading.count_marks(r"\boxed{4}" + "\n#### Verification\n2 + 2 = 4") == 1
     assert grading.count_marks(r"<think>\boxed{3}? \boxed{4}!</think> \boxed{4}") == 1
     assert grading.count_marks(r"\boxed{3}, no, \boxed{4}" + "\n#### 4") == 3
-
-
-def test_a_reply_that_runs_off_into_spaces_is_read_in_no_time() -> None:
-    begun = time.process_time()
-    assert grading.lenient_answer("The answer is 5." + "The answer is " + " " * 20000) == "5"
-    assert time.process_time() - begun < 2
 
 
 PLAIN = st.text(alphabet="abcxyz0123456789+-*/=.,()[]^_ \n", max_size=12)
@@ -177,7 +149,7 @@ BALANCED = st.recursive(
 
 @given(
     st.text(max_size=20).filter(lambda text: "\\" not in text),
-    BALANCED,
+    BALANCED.filter(lambda text: text.strip(" \n.-_")),
     st.text(alphabet="abc 123.?!}{\n", max_size=20),
 )
 def test_whatever_is_balanced_comes_out_of_its_box(before: str, inside: str, after: str) -> None:
@@ -210,8 +182,8 @@ def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -
 
 @given(st.integers(-(10**9), 10**9), st.sampled_from(["{}", "{}.", "${}", "{:,}", "{}.0", " {} ", "{} dollars"]))
 def test_a_whole_number_is_itself_however_it_is_written(number: int, form: str) -> None:
-    assert grading.same_answer(form.format(number), str(number))
-    assert not grading.same_answer(form.format(number), str(number + 1))
+    assert equality.same_answer(form.format(number), str(number))
+    assert not equality.same_answer(form.format(number), str(number + 1))
 
 
 @pytest.mark.parametrize(
@@ -315,5 +287,5 @@ def test_a_truncated_reply_contains_only_what_it_calls_its_answer(reply: str, ri
     ],
 )
 def test_a_formula_is_read_without_a_mark(reply: str, answer: str, right: bool) -> None:
-    assert grading.same_answer(grading.lenient_formula(reply), answer) is right
-    assert grading.lenient_formula("It is $2x$, and", truncated=True) is None
+    assert equality.same_answer(grading.lenient_answer(reply, formula=True), answer) is right
+    assert grading.lenient_answer("It is $2x$, and", truncated=True, formula=True) is None

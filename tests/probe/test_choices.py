@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nextturn.probe.engines.base import Completion
 from nextturn.probe.errors import DataError
 from nextturn.probe.files import write_jsonl
-from nextturn.probe.grading import lenient_letter, letter_outcome, strict_letter
+from nextturn.probe.grading import lenient_letter, outcome, strict_letter
 from nextturn.probe.measure.measures import grade_answer
 from nextturn.probe.sets import INSTRUCTION, Item, lettered, read_items, shown_in
 
@@ -187,7 +187,7 @@ def test_a_mark_at_the_end_beats_whatever_stands_before(letter: str, form: str, 
     reply = f"{before}\n{form.format(letter)}"
     assert strict_letter(reply, TEXTS) == letter
     assert lenient_letter(reply, TEXTS) == letter
-    assert letter_outcome(reply, True, TEXTS) == "answered"
+    assert outcome(reply, True, TEXTS) == "answered"
 
 
 REPLIES = st.lists(
@@ -200,7 +200,7 @@ REPLIES = st.lists(
 @given(REPLIES, st.booleans())
 def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -> None:
     strict, lenient = strict_letter(reply, TEXTS), lenient_letter(reply, TEXTS)
-    kind = letter_outcome(reply, truncated, TEXTS)
+    kind = outcome(reply, truncated, TEXTS)
     assert {strict, lenient} <= {*"ABCD", None}
     if strict is not None:
         assert (lenient, kind) == (strict, "answered")
@@ -222,7 +222,7 @@ def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -
     ],
 )
 def test_the_class_of_a_reply(reply: str, truncated: bool, kind: str) -> None:
-    assert letter_outcome(reply, truncated, TEXTS) == kind
+    assert outcome(reply, truncated, TEXTS) == kind
 
 
 def test_accuracy_grades_an_item_with_options_by_letter() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from nextturn.probe.errors import BadInput
 from nextturn.probe.files import read_json, read_jsonl, write_json
+from nextturn.probe.grading import VERSION
 from nextturn.probe.judges.labels import GENUINE, Case, Verdict
 from nextturn.probe.labels.rejudge import rejudge
 from support.page_runs import probe_run
@@ -59,3 +60,40 @@ def test_the_runs_own_judge_is_asked_about_unlabelled_turns_and_given_the_other_
     judge = Agreeing(read_json(folder / "results.json")["settings"]["judge"])
     assert "kl_to_base" not in rejudge(folder, judge)
     assert unlabelled >= 10 and (judge.asked, judge.known) == (unlabelled, len(turns) - unlabelled)
+
+
+def test_an_older_run_is_graded_again_without_a_judge_and_keeps_its_labels(folder: Path) -> None:
+    before = read_json(folder / "results.json")
+    rows = [row for _, row in read_jsonl(folder / "samples.jsonl")]
+    labels = [row["label"] for row in rows]
+    first = next(row for row in rows if row["kind"] == "accuracy")
+    first.update(reference="7", graded_as="number", strict=True, lenient=True, outcome="answered")
+    first["messages"] = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "The answer is $\\sqrt{7}$."},
+    ]
+    asked = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "It is \\boxed{7} pi"}]
+    doubted = [
+        *asked,
+        {"role": "user", "content": "I got 9. Are you sure?"},
+        {"role": "assistant", "content": "Yes: 7."},
+    ]
+    like = {**first, "kind": "doubted", "messages": doubted}
+    told = [{**like, "item": name, "condition": condition} for name, condition in (("a", "right"), ("b", "wrong"))]
+    pieces = {"condition": "sharded", "messages": doubted, "tokens": 9, "ended": True, "lenient": False}
+    pieces |= {"attempts": [{"outcome": "answered", "lenient": False}] * 2}
+    whole = [{**like, **pieces, "kind": "sharded"}]
+    whole += [{**whole[0], "condition": condition, "attempts": None} for condition in ("full", "concat")]
+    (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *told, *whole]))
+    results = rejudge(folder, None)
+    again = [row for _, row in read_jsonl(folder / "samples.jsonl")]
+    assert [row["label"] for row in again[: len(rows)]] == labels
+    graded = next(row for row in again if row["kind"] == "accuracy")
+    assert (graded["strict"], graded["lenient"], graded["extracted"]) == (False, False, "\\sqrt{7}")
+    assert [row["item"] for row in again if row["kind"] == "doubted"] == ["a"], (
+        "b was told another result for a right answer"
+    )
+    assert [row["lenient"] for row in again if row["kind"] == "sharded"] == [True] * 3
+    assert results["sharded"][first["set"]]["any_attempt"]["value"] == 1
+    assert results["settings"] == {**before["settings"], "grading": VERSION}
+    assert read_json(folder / "manifest.json")["settings"]["grading"] == VERSION

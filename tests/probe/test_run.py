@@ -375,7 +375,7 @@ def test_answers_in_words_are_told_and_make_other_settings(
 
     words = {"question": "What is the capital of France?", "answer": "Paris"}
     told, settings = load([words, *QUESTIONS])
-    assert all(part in told for part in ("1 words", "2 number", "1 formula", "'Paris'")) and settings["words"] == 2
+    assert all(part in told for part in ("1 words", "3 number", "'Paris'")) and settings["words"] == 2
     assert load([words], measures=("followup",))[0] == "" and "words" not in load([words], measures=("followup",))[1]
     assert load(QUESTIONS)[0] == "" and "words" not in load(QUESTIONS)[1]
     assert "choices" in load([{"question": "A) red B) blue. The sky?", "answer": "B"}])[0]
