@@ -17,32 +17,19 @@ import subprocess
 import sys
 import threading
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from nextturn.probe.errors import NextturnError
 
-Answer = str | Sequence[str]
-"""A reference answer, or several of which any is right."""
-
 _SECONDS, _MOST_MEMORY = 3.0, 4 * 2**30
 
 
-def same_answer(given: str | None, reference: Answer) -> bool:
+def same_answer(given: str | None, reference: str) -> bool:
     """Return True if `given` equals `reference`; False for None, and if algebra reaches its time limit."""
     return given is not None and compare_answers(given, reference) is True
-
-
-def compare_answers(given: str, reference: Answer) -> bool | None:
-    """Return whether two answers are the same; None if algebra needs more than _SECONDS of processor time."""
-    return _any(_compare(given, each) for each in several(reference))
-
-
-def several(answer: Answer) -> Sequence[str]:
-    """Return the answers of which any is right."""
-    return (answer,) if isinstance(answer, str) else answer
 
 
 def same_at_sight(given: str, reference: str) -> bool | None:
@@ -51,7 +38,8 @@ def same_at_sight(given: str, reference: str) -> bool | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _compare(given: str, reference: str) -> bool | None:
+def compare_answers(given: str, reference: str) -> bool | None:
+    """Return whether two answers are the same; None if algebra needs more than _SECONDS of processor time."""
     seen = same_at_sight(given, reference)
     return _any(_algebra(*pair) for pair in _pairs(given, reference)) if seen is None else seen
 

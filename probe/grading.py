@@ -17,7 +17,7 @@ from string import ascii_uppercase as LETTERS
 from typing import Literal
 
 from nextturn.probe.conversations import after_thinking
-from nextturn.probe.equality import FACTORS, FUNCTIONS, TEXT, WRAPPED, Answer, same_answer, same_at_sight, several
+from nextturn.probe.equality import FACTORS, FUNCTIONS, TEXT, WRAPPED, same_answer, same_at_sight
 from nextturn.probe.text import rough_sentences, without_closing_questions
 
 VERSION = 5
@@ -246,13 +246,12 @@ def _plain_words(text: str, hyphen: str = " ") -> str:
 # --- How a reply ends
 
 
-def says(text: str, answer: Answer) -> bool:
-    """Whether an answer, or one of several, stands in a text, marked or not: as one of its numbers, or word by word. A single
-    letter is too common a word to tell."""
-    numbers, answers = _NUMBER.findall(text), several(answer)
-    counted = any(same_at_sight(number, each) for each in filter(_NUMBER.fullmatch, answers) for number in numbers)
-    named = [each for each in answers if len(each) > 1 and not _NUMBER.fullmatch(each)]
-    return counted or any(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", text) for each in named)
+def says(text: str, answer: str) -> bool:
+    """Whether an answer stands in a text, marked or not: as one of its numbers, or word by word. A single letter is too common
+    a word to tell."""
+    if _NUMBER.fullmatch(answer):
+        return any(same_at_sight(number, answer) for number in _NUMBER.findall(text))
+    return len(answer) > 1 and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) is not None
 
 
 def asks(text: str) -> bool:

@@ -163,13 +163,12 @@ def _reply(text: str, outcome: str) -> Completion:
 
 def _item(row: Row) -> Item:
     """Return the item of a row. Its lettered options stand in its question."""
-    reference = row["reference"]
-    answer: Any = reference if isinstance(reference, str) else tuple(reference)
+    reference, *aliases = [row["reference"]] if isinstance(row["reference"], str) else row["reference"]
     users = [message["content"] for message in row["messages"] if message["role"] == "user"]
-    shown = [found for text in users if isinstance(reference, str) and (found := shown_in(text, reference))]
+    shown = [found for text in users if (found := shown_in(text, reference))]
     if row.get("graded_as") == "choice" and not shown:
         raise DataError(
             f"{row['set']}, item {row['item']}: its options cannot be read from the question; measure it again"
         )
     options = shown[0].options if shown and row.get("graded_as", "choice") == "choice" else ()
-    return Item(row["item"], tuple(row["messages"]), answer, options=options)
+    return Item(row["item"], tuple(row["messages"]), reference, options=options, aliases=tuple(aliases))

@@ -25,7 +25,7 @@ from nextturn.probe.chat import Chat, Message, PrefixForm
 from nextturn.probe.conversations import after_thinking, assistant
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest, item_seed
 from nextturn.probe.engines.stored import Row
-from nextturn.probe.equality import is_number, same_answer, several
+from nextturn.probe.equality import is_number, same_answer
 from nextturn.probe.judges.labels import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
 from nextturn.probe.measure.perturb import NONE, parse_perturbations
 from nextturn.probe.sets import Item
@@ -61,7 +61,7 @@ def answer_kind(item: Item) -> str:
 
     Of several answers the first one says it.
     """
-    return "choice" if item.options else _kind(several(item.answer or "")[0])
+    return "choice" if item.options else _kind(item.answer or "")
 
 
 def _kind(answer: str) -> str:
@@ -108,7 +108,8 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
     # The outcome is read from marks and numbers. A formula, words, and what a grader takes for right are answers, too.
     if outcome == "no_answer" and (extracted is not None or right or (graded_as == "words" and answer_in(text))):
         outcome = "answered"
-    values = {"reference": item.answer, "extracted": extracted, "graded_as": graded_as, "outcome": outcome}
+    reference = list(answers) if item.aliases else item.answer
+    values = {"reference": reference, "extracted": extracted, "graded_as": graded_as, "outcome": outcome}
     return {**values, "strict": strict_right, "lenient": right}
 
 
