@@ -110,10 +110,16 @@ def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path], force: boo
     first, *_ = turns
     baseline: dict[Group, stats.Corrected] = {}
 
-    def corrected(members: Sequence[JudgedTurn], weights: Mapping[Key, float]) -> stats.Corrected:
+    def is_genuine(turn: JudgedTurn, sure_only: bool) -> bool:
+        label = labels.get(turn.key)
+        return label is not None and label.genuine and (label.sure or not sure_only)
+
+    def corrected(
+        members: Sequence[JudgedTurn], weights: Mapping[Key, float], sure_only: bool = False
+    ) -> stats.Corrected:
         return stats.corrected(
             judged=np.array([turn.judged_genuine is True for turn in members]),
-            read=np.array([float(turn.key in labels and labels[turn.key].genuine) for turn in members]),
+            read=np.array([float(is_genuine(turn, sure_only)) for turn in members]),
             weights=np.array([weights.get(turn.key, 0.0) for turn in members]),
             items=np.array([numbers[_item(turn)] for turn in members]),
             n_items=len(numbers),
@@ -125,19 +131,15 @@ def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path], force: boo
         if not read[name]:
             continue
         weights = weights_of(name, of_run, read[name])
-        try:
-            of_sure = weights_of(name, of_run, [label for label in read[name] if label.sure])
-        except BadInput:  # too few of them
-            of_sure = {}
         for group in _groups(of_run):
             members = _within(of_run, group)
-            rate, by_sure = corrected(members, weights), corrected(members, of_sure)
+            rate, by_sure = corrected(members, weights), corrected(members, weights, sure_only=True)
             scored = [turn for turn in members if turn.judged_genuine is not None]
             judged = stats.clustered_rate([turn.judged_genuine is True for turn in scored], list(map(_item, scored)))
             value = _estimate(stats.corrected_bounds(rate), len(members))
             bias = _estimate(stats.bias_bounds(rate), len(scored)) if scored else stats.NOTHING
             count = sum(turn.key in labels for turn in members)
-            sure = _estimate(stats.corrected_bounds(by_sure), len(members)) if of_sure else stats.NOTHING
+            sure = _estimate(stats.corrected_bounds(by_sure), len(members))
             rates.append(CorrectedRate(name, *group, judged, value, count, bias, sure))
             before = _within(turns[first], group)
             if name == first:

@@ -1,4 +1,4 @@
-"""The gallery's runs can be compared, and the README's tables of the demos have their figures."""
+"""The gallery's runs can be compared with each other and with one's own demo, and the README's tables have their figures."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.files import read_json
+from nextturn.probe.files import read_json, read_jsonl
+from nextturn.probe.grading import VERSION as GRADING
+from nextturn.probe.judges import get_judge
+from nextturn.probe.recipe import load_recipe, recipe_dict
+from nextturn.train.recipe import SftRecipe
 from support.commands import ROOT, call
 
 GALLERY = "recipes/gallery"
-SMOLLM2 = [f"{GALLERY}/smollm2/{name}" for name in ("base", "sft", "grpo", "labels.jsonl")]
-SMOLLM2.insert(3, "--labels")
+DEMO = [f"{GALLERY}/demo"]
+SMOLLM2 = [f"{GALLERY}/smollm2/{name}" for name in ("base", "sft", "grpo")]
 WANTED = [
     ("accuracy", "lenient", ""),
     ("clarify", "ask_when_needed", ""),
@@ -25,14 +29,33 @@ def cell(estimate: dict[str, Any]) -> str:
     return f"{100 * estimate['value']:.0f} [{low:.0f}, {high:.0f}]"
 
 
-@pytest.mark.parametrize("runs", [[f"{GALLERY}/demo"], SMOLLM2], ids=["demo", "demo-rl"])
+@pytest.mark.parametrize("runs", [DEMO, SMOLLM2], ids=["demo", "demo-rl"])
 def test_the_readmes_table_of_a_demo_has_the_figures_of_the_gallery(runs: list[str], tmp_path: Path) -> None:
-    call(["nextturn", "probe", "compare", *runs, "--out", str(tmp_path)], ROOT)
-    comparison = read_json(tmp_path / "comparison.json")
-    assert (tmp_path / "report.html").is_file()
+    folder = ROOT / GALLERY / runs[0].split("/")[2]
+    for name in ("labels_loose", "labels"):
+        labels = ["--labels", str(folder / f"{name}.jsonl")]
+        call(["nextturn", "probe", "compare", *runs, *labels, "--out", str(tmp_path / name)], ROOT)
+    comparison, loose = (read_json(tmp_path / name / "comparison.json") for name in ("labels", "labels_loose"))
+    assert (tmp_path / "labels/report.html").is_file()
     figures = {(row["run"], row["measure"], row["name"], row["temperature"]): row for row in comparison["figures"]}
-    corrected = {row["run"]: row["corrected"] for row in comparison["correction"]["rates"] if row["set"] is None}
+    corrected = {row["run"]: row["corrected"] for row in loose["correction"]["rates"] if row["set"] is None}
+    strict = [row for _, row in read_jsonl(folder / "labels.jsonl")]
     readme = (ROOT / "README.md").read_text()
     for run in comparison["runs"]:
-        cells = [*(cell(figures[run["name"], *key]) for key in WANTED), cell(corrected[run["name"]])]
-        assert f"| {run['name']} | {' | '.join(cells)} |" in readme
+        name = run["name"]
+        genuine = sum(row["run"] == name and row["label"] == "genuine_followup" for row in strict)
+        assert sum(row["run"] == name for row in strict) == 60
+        cells = [*(cell(figures[name, *key]) for key in WANTED), cell(corrected[name]), str(genuine)]
+        assert f"| {name} | {' | '.join(cells)} |" in readme
+
+
+def test_a_demo_of_ones_own_is_measured_as_the_gallery_was() -> None:
+    """The dtype is the machine's, and the stops were not recorded then."""
+    demo = load_recipe(SftRecipe, ROOT / "recipes/demo_sft.yaml").probe
+    gallery = read_json(ROOT / GALLERY / "demo/probe/step-39/manifest.json")["settings"]
+    assert gallery["grading"] == GRADING
+    assert gallery["judge"] == get_judge("rules").version
+    now = recipe_dict(demo)
+    for key in ("temperatures", "samples", "grounding", "prefix_form", "max_answer_tokens", "max_user_tokens", "seed"):
+        assert gallery[key] == now[key], key
+    assert set(gallery["sets"]) == set(demo.sets)

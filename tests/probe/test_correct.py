@@ -310,7 +310,7 @@ def test_the_command_prints_and_writes_the_correction(folder: Path, capsys: pyte
     main(["correct", str(folder), "--out", str(folder / "out")])
     printed = capsys.readouterr().out
     assert "180 labels (base 60, step-20 60, step-40 60; 180 unsure; strict, an unknown annotator)" in printed
-    intervals = r" +[\d.]+ \[.*\] +[\d.]+ \[.*\] +-" + 3 * r" +[+-][\d.]+ \[.*\]"
+    intervals = r" +[\d.]+ \[.*\] +[\d.]+ \[.*\] +0\.0 \[.*\]" + 3 * r" +[+-][\d.]+ \[.*\]"
     assert re.search(rf"maths  T=0\.7 +step-40 +\d+ +\d+{intervals}", printed)
     written = read_json(folder / "out" / "corrected.json")
     assert written["schema"] == 1 and set(written) == {
