@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
@@ -82,6 +83,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     for label in ("base", "step-28"):
         command = f"nextturn probe run my_model recipes/probe.yaml --out runs/demo/sft/probe/{label} --label {label}"
         call([*command.split(), *limits], folder)
+    for step, name in (("base", "base"), ("step-28", "sft")):
+        words = [f"runs/demo/sft/probe/{step}", "--out", f"kept/{name}", "--questions", "questions.jsonl"]
+        subprocess.run([sys.executable, "recipes/results/keep.py", *words], cwd=folder, check=True)
     turns = draw(user_turns(load_runs([folder / "runs/demo/sft/probe/base"])[0]), 20, 0)  # of the same model as step 28
     shutil.copytree(folder / "runs/demo/sft/probe", folder / "runs/results/probe")
     shutil.copytree(folder / "runs/demo/sft/probe/base", folder / "runs/probe/questions")
