@@ -287,7 +287,7 @@ def test_math_and_gsm8k_build_and_verify(kind: str, tmp_path: Path) -> None:
     assert all(row["source"] == kind for row in load_sft_rows(out))
     if kind == "math":
         assert 0 < len(Problems(Source(kind="math", path=str(source), levels=[5], subjects=["algebra"]), 0)) < 100
-        with pytest.raises(RecipeError, match="poetry"):
+        with pytest.raises(RecipeError, match="source"):
             Problems(Source(kind="math", path=str(source), subjects=["poetry"]), 0)
 
 
