@@ -397,8 +397,6 @@ class VllmPolicy:
         return made
 
     def _gathered(self, own: list[Any]) -> list[Any]:
-        if self.accelerator.num_processes == 1:
-            return own
         from accelerate.utils import gather_object
 
         return gather_object(own)

@@ -236,12 +236,11 @@ class LocalWeights:
             model, self.chat.tokenizer, ProbeSection(sets={}, seed=seed, **shared), where=where
         )
         self._open.callback(self.engine.close)
+        made: Engine | StoredEngine = self.engine
         if folder is not None:
-            stored = StoredEngine(self.engine, folder, model_info(model, self.chat))
-            self.stream, self.score = stored.stream, stored.score
-            self._open.callback(stored.close)
-        else:
-            self.stream, self.score = self.engine.stream, self.engine.score
+            made = StoredEngine(self.engine, folder, model_info(model, self.chat))
+            self._open.callback(made.close)
+        self.stream, self.score = made.stream, made.score
 
     def close(self) -> None:
         self._open.close()
