@@ -227,10 +227,8 @@ def _within(turns: Sequence[JudgedTurn], group: Group) -> list[JudgedTurn]:
 
 def _same_turns(before: Sequence[JudgedTurn], after: Sequence[JudgedTurn]) -> bool:
     """Return True if two runs have the same turns. Otherwise their pooled rates differ by the mix of turns alone."""
-    first, second = (
-        {(turn.set, turn.item, turn.temperature, turn.sample) for turn in turns} for turns in (before, after)
-    )
-    return first == second
+    own = [{(turn.set, turn.item, turn.temperature, turn.sample) for turn in turns} for turns in (before, after)]
+    return own[0] == own[1]
 
 
 def _values_by_item(turns: Sequence[JudgedTurn]) -> dict[str, list[float]]:
