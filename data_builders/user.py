@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from nextturn.data_builders.recipe import wordings
-from nextturn.probe.conversations import Message, said_by
+from nextturn.probe.conversations import Message
 from nextturn.probe.grading import lenient_answer, says, sentences, strict_answer
 from nextturn.probe.simulation import Intent
 from nextturn.probe.text import content_stems, stem
@@ -93,7 +93,7 @@ class ScriptedUser:
             # A long answer, or one that a chat template could read as markup, is not repeated.
             repeated = len(answer) <= _LONGEST_DOUBTED and not any(sign in answer for sign in "<>|[]\n")
             return "doubt", {"given": answer if repeated else "that"}
-        user_texts = said_by(messages, "user")
+        user_texts = tuple(message["content"] for message in messages if message["role"] == "user")
         names = intent.names
         withheld = names or ((intent.reveal,) if intent.hidden else ())
         known_question = "" if self.revealed else intent.ask

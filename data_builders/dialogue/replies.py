@@ -12,7 +12,6 @@ from nextturn.data_builders.recipe import wordings
 from nextturn.probe.conversations import Message, after_thinking, said_by
 from nextturn.probe.grading import lenient_answer, outcome, strict_answer
 from nextturn.probe.judges.labels import Case
-from nextturn.probe.judges.llm import after_verdict
 from nextturn.probe.judges.rules import Turn, settle
 from nextturn.probe.text import content_stems, ngrams, phrases, stems, words
 
@@ -172,6 +171,7 @@ def _copies(text: str, question: str) -> bool:
     return not set(ngrams(asked, length)).isdisjoint(ngrams(words, length))
 
 
+_MARK = re.compile(r"""verdict[\s*_`"'~\\]{0,10}[:：]""", re.IGNORECASE)
 _NUMBER = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
 
 
@@ -180,7 +180,9 @@ def read_judge(reply: Reply) -> Parsed:
     text, unusable = read_reply(reply)
     if unusable == CUT:  # a verdict in it is a draft
         return Parsed(text, CUT)
-    if found := _NUMBER.match(after_verdict(reply.text)):
+    marks = list(_MARK.finditer(text))
+    found = _NUMBER.match(text, marks[-1].end()) if marks else None
+    if found is not None:
         return Parsed(text, verdict=int(found.group(1)))
     return Parsed(text, "no_verdict")
 

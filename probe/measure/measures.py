@@ -81,8 +81,10 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
     if item.answer is None:
         raise ValueError(f"item {item.id} has no answer to grade against")
     if item.aliases:
-        answers = (item.answer, *item.aliases)
-        each = [grade_answer(replace(item, answer=answer, aliases=()), reply, grader) for answer in answers]
+        each = [
+            grade_answer(replace(item, answer=answer, aliases=()), reply, grader)
+            for answer in (item.answer, *item.aliases)
+        ]
         best = max(each, key=lambda graded: graded["strict"] + graded["lenient"])
         return {**best, "strict": any(one["strict"] for one in each)}
     text, truncated = reply.text, reply.finish == "length"
