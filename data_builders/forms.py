@@ -120,10 +120,9 @@ def step_slots(solution: str, told: Sequence[str]) -> list[Slots]:
             for number in re.findall(r"\d+(?:\.\d+)?", step.left):
                 # The only fact with this number, if no step before has it as its result and the line is about the same thing.
                 facts = [fact for fact in told if states(fact.replace(",", ""), number)]
-                shared = {*_found("word", line.lower())} & {
-                    *_found("word", facts[0].lower() if len(facts) == 1 else "")
-                }
-                if shared and number not in results and _found("fact", facts[0]):
+                if len(facts) != 1 or number in results or not _found("fact", facts[0]):
+                    continue
+                if {*_found("word", line.lower())} & {*_found("word", facts[0].lower())}:
                     slots |= {"number": number, "fact": facts[0]}
             steps.append(slots)
     return steps

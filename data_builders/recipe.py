@@ -371,12 +371,7 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
     """Return the settings that identify a build: not where it is written or how a model is run."""
     kept = recipe_dict(recipe)
     del kept["output"]["path"], kept["quality"]["max_giveaway"]
-    for name in (
-        "sharded",
-        "sharded_replies",
-        "sharded_loss",
-        "sharded_after",
-    ):  # builds from before these keys stay usable
+    for name in [key for key in kept if key.startswith("sharded")]:  # builds from before these keys stay usable
         if not recipe.sharded or kept[name] == DataRecipe.model_fields[name].default:
             del kept[name]
     if recipe.replay.asked:

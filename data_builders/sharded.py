@@ -53,46 +53,46 @@ class Teller:
         pieces = split(conversation.task.question if conversation.task else conversation.messages[0]["content"])
         if pieces is None:
             return None
-        messages: list[Message] = [user(pieces.wish)]
-        used = [""]  # the form of each message
+        made: list[tuple[str, Message]] = [("", user(pieces.wish))]  # each message with its form
         for number, fact in enumerate(pieces.facts):
             if recipe.sharded_replies == "plain":
                 told = pieces.facts[number - 1] if number else ""
                 form, reply = "", say("ask_rest" if number else "ask_facts", rng, {"told": told})
             else:
                 slots = fact_slots(pieces, number - 1) if number else question_slots(pieces)
-                form, reply = self._draw("rest" if number else "first", rng, slots, used)
+                form, reply = self._draw("rest" if number else "first", rng, slots, made)
                 if not form:
                     return None
-            messages += [assistant(reply), user(fact)]
-            used += [form, ""]
-        asking = range(1, len(messages), 2)
+            made += [(form, assistant(reply)), ("", user(fact))]
+        asking = [message for _, message in made[1::2]]
         kept = rng.choice(asking)
-        for place in {"all": (), "one": [each for each in asking if each != kept], "none": asking}[recipe.sharded_loss]:
-            messages[place]["loss"] = False
-        messages.append(conversation.messages[1])
-        used.append("")
+        for message in {"all": [], "one": [each for each in asking if each is not kept], "none": asking}[
+            recipe.sharded_loss
+        ]:
+            message["loss"] = False
+        made.append(("", conversation.messages[1]))
         if rng.random() < recipe.sharded_after:
-            steps = step_slots(messages[-1]["content"], [message["content"] for message in messages[:-1:2]])
+            steps = step_slots(conversation.messages[1]["content"], [pieces.wish, *pieces.facts])
             slots = rng.choice(steps) if steps else {}
-            asked, explained = (self._draw(kind, rng, slots, used, MOST) for kind in ("reaction", "reply"))
+            asked, explained = (self._draw(kind, rng, slots, made, MOST) for kind in ("reaction", "reply"))
             if asked[0] and explained[0]:
-                messages += [user(asked[1]), assistant(explained[1])]
-                used += [asked[0], explained[0]]
+                made += [(asked[0], user(asked[1])), (explained[0], assistant(explained[1]))]
+        used, messages = map(list, zip(*made, strict=True))
         return Conversation(
             f"{conversation.id}-sharded", "sharded", tuple(messages), conversation.source, conversation.answer,
             reveal_at=2 * len(pieces.facts), task=conversation.task, shards=pieces.facts, row={"forms": used} if any(used) else {},
         )  # fmt: skip
 
     def _draw(
-        self, kind: str, rng: random.Random, slots: Slots, taken: list[str], most: int = 10**9
+        self, kind: str, rng: random.Random, slots: Slots, made: list[tuple[str, Message]], most: int = 10**9
     ) -> tuple[str, str]:
         """Return one of the forms that were used least, and its text; two empty texts if no form is left.
 
         Args:
-            taken: Forms that the same row already has.
+            made: The messages of the row so far, with their forms, which are not used again.
             most: Uses of a form at most.
         """
+        taken = {form for form, _ in made}
         left = [form for form in forms(kind) if fits(form, slots) and form not in taken and self._used[form] < most]
         rng.shuffle(left)
         texts = ((form, filled(form, slots)) for form in sorted(left, key=self._used.__getitem__))

@@ -75,10 +75,8 @@ class Openings:
         )
 
     def add(self, row: Row) -> None:
-        lacks, whole = (
-            row["kind"] in ASKED_ABOUT and row["kind"] != "sharded",
-            row["kind"] in ANSWERED_AT_ONCE and row["kind"] != "replay",
-        )
+        lacks = row["kind"] in ASKED_ABOUT and row["kind"] != "sharded"
+        whole = row["kind"] in ANSWERED_AT_ONCE and row["kind"] != "replay"
         if lacks or whole:
             opening = Opening(row["messages"][0]["content"], lacks, row["problem"])
             self._classes[row["source"]][lacks].add(opening)

@@ -261,10 +261,6 @@ class Equation:
         return self.left.replace("*", " × ").replace("/", " ÷ ").replace("+", " + ").replace("-", " - ")  # noqa: RUF001
 
     @property
-    def shown(self) -> str:
-        return f"{self.left_shown} = {self.result}"
-
-    @property
     def is_exact(self) -> bool:
         return self._off_by(1e-9)
 

@@ -105,12 +105,12 @@ class Chat:
         # What the template writes between the generation prompt and an answer: white space, an empty think block, a channel.
         self._own = opening.removeprefix(header) if opening.startswith(header) else ""
         self._set_user_end(shared)
-        self.stop_ids = self._stop_ids(end_ids, [*header_ids, *self._ids(shared)])
+        self.stop_ids = self._stop_ids(end_ids, [*header_ids, *self.text_ids(shared)])
         self.has_parts = self._check_parts(opening[len(shared) :])
         self._thoughts = self._written_thoughts()
         # gpt-oss ends the last turn with another token than those of the history.
         told = self._written([*_GREETING, {"role": "assistant", "content": _MARK}]) if self.has_parts else ""
-        self.answer_end_ids = frozenset({(self._ids(told) or self.turn_end_ids)[-1], *end_ids})
+        self.answer_end_ids = frozenset({(self.text_ids(told) or self.turn_end_ids)[-1], *end_ids})
         self.answer_stop_ids = tuple(sorted(self.answer_end_ids)) if self.has_parts else self.stop_ids
 
     def prompt_text(self, messages: Sequence[Message]) -> str:
@@ -118,7 +118,7 @@ class Chat:
         return self._render(messages, add_generation_prompt=True)
 
     def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self._ids(self.prompt_text(messages))
+        return self.text_ids(self.prompt_text(messages))
 
     def continuation_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the ids between the last token of an assistant turn and the first token of the next one.
@@ -133,7 +133,7 @@ class Chat:
             raise TemplateError("a conversation can only be continued by a user message after an assistant message")
         mark = _unused(messages)
         text = self.prompt_text([*messages[:-2], {"role": "assistant", "content": mark}, messages[-1]])
-        ids = self._ids(text[text.rindex(mark) + len(mark) :])
+        ids = self.text_ids(text[text.rindex(mark) + len(mark) :])
         return ids[len(self.turn_end_ids) :]
 
     def whole_reply(self, text: str) -> str:
@@ -145,7 +145,9 @@ class Chat:
         if self.has_parts:
             thoughts, answers, said = text.partition(self._own)
             said = (said if answers else text).partition(self.tokenizer.decode(self.turn_end_ids))[0]
-            if not any(self.tokenizer.decode([token]) in thoughts for token in {*self._ids(self._own)} & self._special):
+            if not any(
+                self.tokenizer.decode([token]) in thoughts for token in {*self.text_ids(self._own)} & self._special
+            ):
                 return said
             thoughts = thoughts.replace(opens, "").removesuffix(closes.removesuffix(self._own.strip()))
             return f"<think>\n{thoughts}" + (f"\n</think>\n\n{said}" if answers else "")
@@ -178,7 +180,7 @@ class Chat:
         return rendered[: rendered.rindex(mark)]
 
     def user_prefix_ids(self, messages: Sequence[Message], form: PrefixForm = "history") -> tuple[int, ...]:
-        return self._ids(self.user_prefix_text(messages, form))
+        return self.text_ids(self.user_prefix_text(messages, form))
 
     def training_rows(
         self, messages: Sequence[Message], loss_on: LossOn = "assistant", learned_from: bool = True
@@ -221,7 +223,7 @@ class Chat:
         rows: list[TrainingRow] = []
         for position, message in enumerate([*messages, user("")]):
             if position and message["role"] == "user" and learned(message):
-                target = [*self._ids(message["content"].strip()), *self.user_end_ids]
+                target = [*self.text_ids(message["content"].strip()), *self.user_end_ids]
                 _append_turn(rows, list(self.user_prefix_ids(messages[:position])), target, True)
         return rows
 
@@ -255,19 +257,19 @@ class Chat:
         if messages[-1].get("tool_calls"):
             return self._call_ids(messages)
         if self.has_parts:
-            return list(self._ids(self._written(messages)))
+            return list(self.text_ids(self._written(messages)))
         # The template trims what it renders; what is learned must be what is rendered as history later. A think block that the
         # prompt has opened is not opened again.
         said = messages[-1]["content"].strip()
         if self.opens_thinking and (opened := THINKING_STARTS.match(said)):
             said = said[opened.end() :].lstrip("\n")
-        return list(self._ids(said)) + list(self.turn_end_ids)
+        return list(self.text_ids(said)) + list(self.turn_end_ids)
 
     def _call_ids(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a turn that calls tools, as the template writes it after the prompt of that turn."""
         names = [str(call.get("function", call).get("name")) for call in messages[-1]["tool_calls"]]
         written = self._written(messages)
-        ids = self._ids(written)
+        ids = self.text_ids(written)
         end = next((place for place, token in enumerate(ids) if token == self.turn_end_ids[-1]), None)
         if self.has_parts and ids:  # its thoughts end as its turns do
             end = len(ids) - 1
@@ -285,9 +287,6 @@ class Chat:
 
     def text_ids(self, text: str) -> tuple[int, ...]:
         """Return the ids of a turn's text alone."""
-        return self._ids(text)
-
-    def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
@@ -350,7 +349,7 @@ class Chat:
 
     def _split_turn_end(self, between: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Split the text between two turns into the end of the first and the header of the second."""
-        ids = self._ids(between)
+        ids = self.text_ids(between)
         for position, token in enumerate(ids):
             if token in self._special:
                 return ids[: position + 1], ids[position + 1 :]
@@ -360,7 +359,7 @@ class Chat:
         """Find what the template writes after a user's content, up to the first special token: the tokens that end a user turn,
         and the text before that token, such as GLM's "/nothink". A header of plain text, such as Mistral's first [/INST], has no
         special token, and stops nothing: what follows it is cut off."""
-        ids = self._ids(header)
+        ids = self.text_ids(header)
         end = next((place for place, token in enumerate(ids) if token in self._special), len(ids))
         self.user_end_ids = ids[: end + 1]
         self._closes_user = self.tokenizer.decode(ids[:end]).strip()
@@ -391,7 +390,7 @@ class Chat:
         Raises:
             TemplateError: The generation prompt opens another part than that of the content, so that no answer can be found.
         """
-        stops = [token for token in self._ids(own) if token in self.stop_ids]
+        stops = [token for token in self.text_ids(own) if token in self.stop_ids]
         if stops and not self._own:
             raise TemplateError(
                 f"the chat template writes {own!r} before an assistant's content, and {self.tokenizer.decode(stops[:1])} ends "

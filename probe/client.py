@@ -280,8 +280,7 @@ class Client:
 
     def _compare_prompt(self, sent: dict[str, Any], received: dict[str, Any]) -> None:
         """Warn once if a server counted far fewer prompt tokens than were sent: it has cut the prompt."""
-        usage, prompt = received.get("usage"), sent.get("prompt")
-        counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        prompt, counted = sent.get("prompt"), counted_tokens(received, "prompt")
         text = "\n".join(str(message["content"]) for message in sent.get("messages", ()))
         # Tokens that were sent, or words, of which each has a token at least.
         least = len(prompt) if isinstance(prompt, list | tuple) else len(text.split())
@@ -537,6 +536,12 @@ def content(body: dict[str, Any]) -> str | None:
     except (KeyError, IndexError, TypeError, AttributeError):
         return None
     return text if isinstance(text, str) else "" if text is None else None
+
+
+def counted_tokens(body: dict[str, Any], of: str) -> Any:
+    """Return the tokens that a server counted of the "prompt" or the "completion"; None if it does not tell."""
+    usage = body.get("usage")
+    return usage.get(f"{of}_tokens") if isinstance(usage, dict) else None
 
 
 def cut_off(body: dict[str, Any]) -> bool:

@@ -8,7 +8,7 @@ A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {ro
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,11 @@ def user(content: str) -> Message:
 def assistant(content: str) -> Message:
     """Return a message of the assistant."""
     return {"role": "assistant", "content": content}
+
+
+def said_by(messages: Iterable[Message], role: str) -> list[str]:
+    """Return the texts of the messages of a role."""
+    return [message["content"] for message in messages if message["role"] == role]
 
 
 def conversation_in(row: dict[str, Any], marks: bool = False) -> Any | None:

@@ -50,8 +50,7 @@ class TemplateSection(RecipeSection):
     @property
     def switches(self) -> dict[str, bool | str]:
         """The switches that are set."""
-        given = {name: getattr(self, name) for name in TemplateSection.model_fields}
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name in TemplateSection.model_fields if (value := getattr(self, name)) is not None}
 
 
 class SetSection(RecipeSection):

@@ -124,9 +124,7 @@ def clustered_rate(values: Sequence[bool | float], clusters: Sequence[str]) -> E
     return Estimate(rate, _wilson_bounds(rate, effective), n)
 
 
-def mean_ci(
-    values: Sequence[float], clusters: Sequence[str] | None = None, seed: int = 0, draws: int = 2000
-) -> Estimate:
+def mean_ci(values: Sequence[float], clusters: Sequence[str] | None = None, draws: int = 2000) -> Estimate:
     """Return the mean of finite values with a percentile bootstrap over clusters.
 
     With one cluster there is no interval. Values that are all equal have an interval of no width.
@@ -134,7 +132,6 @@ def mean_ci(
     Args:
         values: Any finite numbers.
         clusters: The cluster of each value; None makes each value its own cluster.
-        seed: Seed of the bootstrap.
         draws: Number of bootstrap draws.
     """
     if not all(math.isfinite(value) for value in values):
@@ -145,7 +142,7 @@ def mean_ci(
     mean = math.fsum(values) / len(values)
     if len(groups) == 1:
         return Estimate(mean, None, len(values))
-    sums = _resampled([[math.fsum(group), len(group)] for group in groups], seed, draws)
+    sums = _resampled([[math.fsum(group), len(group)] for group in groups], 0, draws)
     return Estimate(mean, _percentiles(sums[:, 0] / sums[:, 1]), len(values))
 
 
@@ -295,11 +292,7 @@ def _design_effect(values: Sequence[float], clusters: Sequence[str] | None) -> f
 
 
 def auc(
-    values: Sequence[float],
-    positives: Sequence[bool],
-    clusters: Sequence[str] | None = None,
-    seed: int = 0,
-    draws: int = 2000,
+    values: Sequence[float], positives: Sequence[bool], clusters: Sequence[str] | None = None, draws: int = 2000
 ) -> Estimate:
     """Return the probability that a positive row has a higher value than a negative one; ties count half.
 
@@ -313,7 +306,6 @@ def auc(
         values: Any finite numbers.
         positives: The class of each value.
         clusters: The cluster of each value; None makes each value its own cluster.
-        seed: Seed of the bootstrap.
         draws: Number of bootstrap draws.
     """
     import numpy as np
@@ -343,7 +335,7 @@ def auc(
     if len(groups) == 1:
         return Estimate(value, None, len(rows))
     if rarer >= FEW:
-        drawn = np.concatenate([areas(times[:, owner]) for times in _times_drawn(len(groups), seed, draws, len(rows))])
+        drawn = np.concatenate([areas(times[:, owner]) for times in _times_drawn(len(groups), 0, draws, len(rows))])
         drawn = drawn[~np.isnan(drawn)]
         if np.ptp(drawn) >= 1e-12:
             return Estimate(value, _percentiles(drawn), len(rows))

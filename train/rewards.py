@@ -11,7 +11,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -35,7 +35,7 @@ from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, open_m
 from nextturn.data_builders.recipe import RoleSection
 from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.user import marked_answer, questions, read_question, states_result
-from nextturn.probe.conversations import Message
+from nextturn.probe.conversations import Message, said_by
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.equality import compare_answers
 from nextturn.probe.errors import RecipeError
@@ -189,15 +189,11 @@ def asks_instead(row: RlRow, reply: str) -> bool:
         return True
     if marked_answer(reply) is not None:
         return False
-    messages = _user_messages(row)
+    messages = said_by(row.prompt, "user")
     return any(
         not question.endswith("?") or read_question(question, (), messages)[0] != "following"
         for question in questions(reply)
     )
-
-
-def _user_messages(row: RlRow) -> tuple[str, ...]:
-    return tuple(message["content"] for message in row.prompt if message["role"] == "user")
 
 
 def asked_rightly(row: RlRow, reply: str) -> float | None:
@@ -225,7 +221,7 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
     # "I mean the price of a pen. Do you see it?"
     asked += [f"{before} {after}" for before, after in pairwise(rough_sentences(reply)) if after.endswith("?")]
     # What is withheld has a name, or is read off the sentences of the problem that state it.
-    withheld, messages = named or row.hidden_sentences, _user_messages(row)
+    withheld, messages = named or row.hidden_sentences, said_by(row.prompt, "user")
     about = {read_question(question, withheld, messages, named=bool(named), ask=row.ask)[0] for question in asked}
     if "withheld" in about or "anything" in about:
         return 1.0 if "withheld" in about else HALF
@@ -338,7 +334,7 @@ _LOOP, _TAIL_WORDS = 0.65, 100
 def form(sample: Sample) -> Score:
     scores = []
     for conversation in sample.conversations:
-        turns = [message["content"] for message in conversation[sample.start :] if message["role"] == "assistant"]
+        turns = said_by(conversation[sample.start :], "assistant")
         own_voice, no_loop = [], []
         for text in turns:
             unusable = read_assistant(Reply(text)).unusable
@@ -404,7 +400,7 @@ def _finished(call: Pending) -> Score:
 
 def call_custom(name: str, sample: Sample) -> float | None:
     """Call a function with the sample, or in trl's way with `prompts`, `completions` and every column, each a list of one."""
-    function = _load(name)
+    function = load_named(name)
     if "completions" in inspect.signature(function).parameters:
         (value,) = function(**trl_arguments(sample))
     else:
@@ -440,17 +436,17 @@ def load_functions(names: Sequence[str]) -> None:
     """Load functions in a new worker, so that no call's time is spent on imports; errors are those of a later call."""
     for name in names:
         with contextlib.suppress(Exception):
-            _load(name)
+            load_named(name)
 
 
 def _can_load(name: str) -> bool:
     """Load a function, which itself need not survive the way between processes."""
-    return callable(_load(name))
+    return callable(load_named(name))
 
 
 def _columns_of(name: str) -> list[str]:
     """Return the columns that a function of trl's form cannot do without."""
-    parameters = inspect.signature(_load(name)).parameters
+    parameters = inspect.signature(load_named(name)).parameters
     if "completions" not in parameters:
         return []
     given = ("prompts", "completions")
@@ -460,11 +456,6 @@ def _columns_of(name: str) -> list[str]:
         for key, parameter in parameters.items()
         if key not in given and parameter.kind in named and parameter.default is inspect.Parameter.empty
     ]
-
-
-def _load(name: str) -> Callable[..., Any]:
-    loaded: Callable[..., Any] = load_named(name)
-    return loaded
 
 
 # --- All parts combined to one number for each sample.

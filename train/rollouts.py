@@ -153,9 +153,7 @@ class RolloutFunction:
         when another whole turn would not fit in `max_completion_length`, which limits the trained sequence with what stands
         between the turns. So no turn is ever truncated because of earlier turns.
         """
-        both: list[tuple[OpenConversation, Rollout]] = []
-        for rollout in rollouts:
-            both.append((OpenConversation(rollout.row, list(rollout.row.prompt), rollout.seed), rollout))
+        both = [(OpenConversation(each.row, list(each.row.prompt), each.seed), each) for each in rollouts]
         conversations = [conversation for conversation, _ in both]
 
         for number in range(self.section.max_turns):
@@ -397,8 +395,6 @@ class VllmPolicy:
         return made
 
     def _gathered(self, own: list[Any]) -> list[Any]:
-        if self.accelerator.num_processes == 1:
-            return own
         from accelerate.utils import gather_object
 
         return gather_object(own)

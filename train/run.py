@@ -305,15 +305,8 @@ def _metadata_of(card: Path) -> dict[str, Any]:
 # What may differ when a run is resumed: it changes what is kept or shown, or how servers are asked, not what is computed.
 _SERVED = ("server.urls", "server.concurrency", "server.timeout_s", "server.max_wait_s")
 _FREE = (
-    "model.fallback",
-    *(
-        "tracking.",
-        "train.logging_",
-        "train.save_total_limit",
-        "train.disable_tqdm",
-        "probe.batch_tokens",
-        "probe.user_model",
-    ),
+    *("tracking.", "train.logging_", "train.save_total_limit", "train.disable_tqdm"),
+    *("model.fallback", "probe.batch_tokens", "probe.user_model"),
     *("train.ddp_timeout", "train.dataloader_num_workers", "train.push_to_hub", "train.hub_"),
     *("reward.max_failed", "reward.timeout_s", "reward.judge_timeout_s", "reward.workers", "train.vllm_server_"),
     *(f"{role}.{key}" for role in ("rollout.simulator", "reward.judge") for key in _SERVED),

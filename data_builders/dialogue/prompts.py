@@ -99,7 +99,7 @@ def simulator_prompt(intent: Intent, persona: str, messages: Sequence[Message]) 
 
 def judge_prompt(messages: Sequence[Message]) -> Prompt:
     blocks = (
-        f'<message from="{message["role"]}"{"" if message.get("loss", True) else " planted"}>\n{shortened(harmless(message["content"]), _MESSAGE_LIMIT)}\n</message>'
+        f'<message from="{message["role"]}">\n{shortened(harmless(message["content"]), _MESSAGE_LIMIT)}\n</message>'
         for message in messages
     )
     return (user(PROMPTS["judge"].format(conversation=shortened("\n".join(blocks), _JUDGED_LIMIT))),)

@@ -9,7 +9,7 @@ from functools import cache
 
 from nextturn.data_builders.dialogue.prompts import still_hidden
 from nextturn.data_builders.recipe import wordings
-from nextturn.probe.conversations import Message, after_thinking
+from nextturn.probe.conversations import Message, after_thinking, said_by
 from nextturn.probe.grading import lenient_answer, outcome, strict_answer
 from nextturn.probe.judges.labels import Case
 from nextturn.probe.judges.rules import Turn, settle
@@ -150,7 +150,7 @@ def unfit_user_turn(text: str, messages: Sequence[Message]) -> str:
     if label == "malformed" and rule != "mostly symbols":  # which may be a formula
         return "malformed"
     said = words(text)
-    again = len(said) >= _REPEATED_WORDS and any(words(other) == said for other in _by(messages, "user"))
+    again = len(said) >= _REPEATED_WORDS and any(words(other) == said for other in said_by(messages, "user"))
     return "repeats" if again or label == "assistant_restatement" else ""
 
 
@@ -206,7 +206,7 @@ def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
     Args:
         cut: Whether the last reply reached its token limit.
     """
-    replies = _by(messages, "assistant")
+    replies = said_by(messages, "assistant")
     answer = next((marked for text in reversed(replies) if (marked := strict_answer(text)) is not None), None)
     if answer is None and replies and outcome(replies[-1], truncated=cut) == "answered":
         answer = lenient_answer(replies[-1])
@@ -229,7 +229,7 @@ def turn_marks(messages: Sequence[Message], place: int) -> tuple[bool, bool, boo
         Whether it uses a word or number of the message before it, asks at most one question, and repeats no earlier
         message of the assistant.
     """
-    text, before = messages[place]["content"], _by(messages[:place], "assistant")
+    text, before = messages[place]["content"], said_by(messages[:place], "assistant")
     asked = set(content_stems(messages[place - 1]["content"]))
     responds = not asked or bool(asked & set(content_stems(text)))
     return responds, text.count("?") <= 1, not any(same_words(text, other) for other in before)
@@ -239,7 +239,3 @@ def same_words(text: str, other: str) -> bool:
     """Return True if two turns share most of their four-word runs."""
     runs, others = set(ngrams(stems(text), _RUN)), set(ngrams(stems(other), _RUN))
     return len(runs & others) > _REPEATS * len(runs) if runs else text == other
-
-
-def _by(messages: Sequence[Message], role: str) -> list[str]:
-    return [message["content"] for message in messages if message["role"] == role]

@@ -197,12 +197,10 @@ class ServerModel(ChatModel):
         sent = await self._client.request(client.CHAT, body, client.unusable)
         if sent.failure is not None or sent.body is None:
             return Reply("", failure=sent.failure or client.BAD_REPLY, detail=sent.detail)
-        usage = sent.body.get("usage")
-        tokens = usage if isinstance(usage, dict) else {}
         reply = Reply(
             text=client.content(sent.body) or "",
-            prompt_tokens=tokens.get("prompt_tokens") or 0,
-            tokens=tokens.get("completion_tokens") or 0,
+            prompt_tokens=client.counted_tokens(sent.body, "prompt") or 0,
+            tokens=client.counted_tokens(sent.body, "completion") or 0,
             cut=client.cut_off(sent.body),
         )
         if self._cache is not None:
@@ -236,12 +234,11 @@ class LocalWeights:
             model, self.chat.tokenizer, ProbeSection(sets={}, seed=seed, **shared), where=where
         )
         self._open.callback(self.engine.close)
+        made: Engine | StoredEngine = self.engine
         if folder is not None:
-            stored = StoredEngine(self.engine, folder, model_info(model, self.chat))
-            self.stream, self.score = stored.stream, stored.score
-            self._open.callback(stored.close)
-        else:
-            self.stream, self.score = self.engine.stream, self.engine.score
+            made = StoredEngine(self.engine, folder, model_info(model, self.chat))
+            self._open.callback(made.close)
+        self.stream, self.score = made.stream, made.score
 
     def close(self) -> None:
         self._open.close()

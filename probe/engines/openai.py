@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nextturn.probe.client import PLAIN_EXTRAS, PLAIN_SAMPLING, Client, ServerReply
+from nextturn.probe.client import PLAIN_EXTRAS, PLAIN_SAMPLING, Client, ServerReply, counted_tokens
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest
 from nextturn.probe.errors import CannotScore, EngineError
 from nextturn.probe.settings import ServerSection
@@ -121,8 +121,7 @@ class OpenAIEngine:
         for stop in self._stop_strings(request):
             text = text.partition(stop)[0]
         stopped = text != whole or choice["finish_reason"] == "stop"
-        usage = body.get("usage")
-        tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        tokens = counted_tokens(body, "completion")
         if text != whole or not isinstance(tokens, int):
             tokens = len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         elif stopped:

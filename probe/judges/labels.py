@@ -112,12 +112,6 @@ class Judge(Protocol):
         ...
 
 
-def judge_all(judge: Judge, cases: Sequence[Case]) -> list[Verdict]:
-    """Return one verdict per case, in the order of the cases."""
-    verdicts = dict(judge.stream(cases))
-    return [verdicts[index] for index in range(len(cases))]
-
-
 def names_answer(case: Case) -> bool:
     """Return True if the turn names something (a content word or number) that only the last assistant message introduced.
 

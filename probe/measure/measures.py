@@ -272,9 +272,8 @@ def repeated_turns(rows: Sequence[Row]) -> tuple[float | None, str]:
     finish it with that alone. What else do you know?" after half of its solutions, and the judge `rules` called that genuine.
     """
     items: dict[tuple[str, ...], set[str]] = defaultdict(set)
-    worded = [(row, tuple(words(row["user_turn"] or ""))) for row in rows]
     # Rows of several trainings (`results.pooled`) are counted apart.
-    worded = [(row, (str(row.get("training", "")), *wording)) for row, wording in worded if wording]
+    worded = [(row, (str(row.get("training", "")), *said)) for row in rows if (said := words(row["user_turn"] or ""))]
     for row, wording in worded:
         items[wording].add(row["item"])
     repeated = [(row, wording) for row, wording in worded if len(items[wording]) >= OFTEN]

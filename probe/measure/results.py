@@ -65,29 +65,32 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
 
-class AccuracyResults(_Frozen):
+class _Counted(_Frozen):
+    """Rates with one number of observations."""
+
     n: int
+
+    def figures(self) -> dict[str, Estimate]:
+        return {name: replace(rate, n=self.n) for name, rate in self if isinstance(rate, Estimate)}
+
+
+class AccuracyResults(_Counted):
     strict: Estimate
     lenient: Estimate
     outcomes: dict[str, int]
 
     def figures(self) -> dict[str, Estimate]:
-        return {"lenient": replace(self.lenient, n=self.n), "strict": replace(self.strict, n=self.n)}
+        return dict(reversed(super().figures().items()))  # lenient first
 
 
-class ClarifyResults(_Frozen):
-    n: int
+class ClarifyResults(_Counted):
     ask_when_needed: Estimate
     answer_when_complete: Estimate
 
-    def figures(self) -> dict[str, Estimate]:
-        return {name: replace(getattr(self, name), n=self.n) for name in ("ask_when_needed", "answer_when_complete")}
 
-
-class ShardedResults(_Frozen):
+class ShardedResults(_Counted):
     """A problem whole, as one message of its pieces, and piece by piece; `several_turns.on_the_way` has the other rates."""
 
-    n: int
     full: Estimate
     concat: Estimate
     sharded: Estimate
@@ -101,10 +104,6 @@ class ShardedResults(_Frozen):
     strict_sharded: Estimate
     tokens: dict[str, float]
     not_ended: int
-
-    def figures(self) -> dict[str, Estimate]:
-        rates = (name for name in type(self).model_fields if name not in ("n", "tokens", "not_ended"))
-        return {name: replace(getattr(self, name), n=self.n) for name in rates}
 
 
 class DoubtedResults(_Frozen):

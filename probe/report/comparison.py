@@ -105,6 +105,17 @@ class Correction:
         wanted = (run, name, decoding)
         return next((rate for rate in self.rates if (rate.run, rate.set, rate.temperature) == wanted), None)
 
+    def columns(self, rate: CorrectedRate) -> dict[str, str]:
+        """Return the figures of a rate in tables, by column."""
+        figures = {"labels": str(rate.labels), "judged": percent(rate.judged), "corrected": percent(rate.corrected)}
+        if any(self.unsure.values()):
+            figures["sure only"] = percent(rate.sure)
+        figures["judge's bias"] = points(rate.bias)
+        for change in self.differences:
+            if (change.run, change.set, change.temperature) == (rate.run, rate.set, rate.temperature):
+                figures |= {"change judged": points(change.judged), "change corrected": points(change.corrected)}
+        return figures
+
 
 _SHARDED = ("full", "concat", "sharded", "sharded_minus_full")
 """The figures of sharded in the main tables; the section "Several turns" has all."""

@@ -26,9 +26,7 @@ from nextturn.probe.report.comparison import (
     CorrectedRate,
     Correction,
     differences,
-    percent,
     plain,
-    points,
 )
 from nextturn.probe.stats import Estimate
 from nextturn.probe.terminal import aligned, printable
@@ -231,10 +229,8 @@ def _within(turns: Sequence[JudgedTurn], group: Group) -> list[JudgedTurn]:
 
 def _same_turns(before: Sequence[JudgedTurn], after: Sequence[JudgedTurn]) -> bool:
     """Return True if two runs have the same turns. Otherwise their pooled rates differ by the mix of turns alone."""
-    first, second = (
-        {(turn.set, turn.item, turn.temperature, turn.sample) for turn in turns} for turns in (before, after)
-    )
-    return first == second
+    own = [{(turn.set, turn.item, turn.temperature, turn.sample) for turn in turns} for turns in (before, after)]
+    return own[0] == own[1]
 
 
 def _values_by_item(turns: Sequence[JudgedTurn]) -> dict[str, list[float]]:
@@ -257,24 +253,13 @@ def _estimate(bounds: stats.Bounds, n: int) -> Estimate:
 
 def correction_table(correction: Correction) -> str:
     """Return rates and differences for the terminal, as judged and corrected."""
-    changes = {(change.run, change.set, change.temperature): change for change in correction.differences}
-    unsure = any(correction.unsure.values())
-    head = ["set", "decoding", "run", "turns", "labels", "judged", "corrected", *(["sure only"] if unsure else [])]
-    head += ["judge's bias"]
-    rows = [[*head, *(["change judged", "change corrected"] if changes else [])]]
+    figures = {rate: correction.columns(rate) for rate in correction.rates}
+    columns = list(dict.fromkeys(column for of_rate in figures.values() for column in of_rate))
+    rows = [["set", "decoding", "run", "turns", *columns]]
     order = list(dict.fromkeys((rate.set, rate.temperature) for rate in correction.rates))
     for rate in sorted(correction.rates, key=lambda rate: order.index((rate.set, rate.temperature))):
-        figures = [
-            percent(rate.judged),
-            percent(rate.corrected),
-            *([percent(rate.sure)] if unsure else []),
-            points(rate.bias),
-        ]
-        if changes:
-            change = changes.get((rate.run, rate.set, rate.temperature))
-            figures += [points(change.judged), points(change.corrected)] if change else ["-", "-"]
-        names = [printable(rate.set or "all"), rate.temperature or "all", printable(rate.run)]
-        rows.append([*names, str(rate.corrected.n), str(rate.labels), *figures])
+        names = [printable(rate.set or "all"), rate.temperature or "all", printable(rate.run), str(rate.corrected.n)]
+        rows.append([*names, *(figures[rate].get(column, "-") for column in columns)])
     notes = [f"follow-up corrected by {correction.behind}; percent, bias and changes in points [95% interval]"]
     if without := [printable(name) for name, count in correction.labels.items() if not count]:
         notes.append(f"not corrected, because they have no labels: {', '.join(without)}")

@@ -165,18 +165,11 @@ def _correction(comparison: Comparison) -> Sequence[Table | Cell]:
     correction = comparison.correction
     if correction is None:
         return []
-    changes = {(change.run, change.set, change.temperature): change for change in correction.differences}
     entries = []
     for rate in correction.rates:
         if rate.run in comparison.shown:
-            figures = {"labels": str(rate.labels), "judged": percent(rate.judged), "corrected": percent(rate.corrected)}
-            if any(correction.unsure.values()):
-                figures["sure only"] = percent(rate.sure)
-            figures["judge's bias"] = points(rate.bias)
-            if change := changes.get((rate.run, rate.set, rate.temperature)):
-                figures |= {"change judged": points(change.judged), "change corrected": points(change.corrected)}
             key = (rate.run, rate.set or "all", rate.temperature or "all")
-            entries += [(key, column, with_interval(text)) for column, text in figures.items()]
+            entries += [(key, column, with_interval(text)) for column, text in correction.columns(rate).items()]
     without = ", ".join(name for name, count in correction.labels.items() if not count)
     note = f"Based on {correction.behind}." + (f" Not corrected, without labels: {without}." if without else "")
     return [*pivot("", "run set temperature", entries), [outside(note, 1000)]]
@@ -224,6 +217,10 @@ def with_interval(text: str, link: str = "", look: str = "") -> Cell:
     return [Part(value, link=link, look=look), *([Part(bracket + interval, look="small")] if bracket else [])]
 
 
+_NO_FILTER = ("role_consistency", "specificity", "repeated")
+"""Figures whose conversations no filter of the page selects."""
+
+
 def value(figure: Figure) -> Cell:
     """A figure: a count of labels or outcomes as 48.0 (72), a rate as 57.0 [47.2, 66.3], grounding as 0.27 [0.22, 0.33]."""
     metric, estimate, bounds = figure.metric, figure.estimate, figure.estimate.ci95 or ()
@@ -231,11 +228,7 @@ def value(figure: Figure) -> Cell:
         return with_interval(f"{estimate.value:.2f}" + (" [{:.2f}, {:.2f}]".format(*bounds) if bounds else ""))
     counted = metric.measure == "outcome" or metric.name == "unscored" or metric.name.startswith("label:")
     count = f" ({round((estimate.value or 0.0) * estimate.n)})" if counted else ""
-    linked = estimate.value and metric.name not in (
-        "role_consistency",
-        "specificity",
-        "repeated",
-    )  # the page has no such filter
+    linked = estimate.value and metric.name not in _NO_FILTER
     return with_interval(percent(estimate) + count, address(figure) if linked else "")
 
 

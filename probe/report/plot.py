@@ -74,9 +74,7 @@ def panels_of(comparison: Comparison, y: str = "followup") -> list[Panel]:
     for name, decodings in comparison.decodings.items() if lenient else ():
         own = Metric("accuracy", name, "lenient")
         accuracy = own if all(comparison.estimate(run, own).n for run in comparison.names) else lenient[0]
-        points: dict[str, list[Point]] = {}
-        for decoding in decodings:
-            points[decoding] = _points(comparison, accuracy, Metric("followup", name, "rate", decoding))
+        points = {at: _points(comparison, accuracy, Metric("followup", name, "rate", at)) for at in decodings}
         measured = [decoding for decoding, of_decoding in points.items() if of_decoding]
         real = comparison.select("actual", set=name, name="rate")
         if measured:

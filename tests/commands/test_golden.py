@@ -20,8 +20,8 @@ from nextturn.probe.__main__ import main as probe
 from nextturn.probe.chat import Chat
 from nextturn.probe.files import sha256_text
 from nextturn.probe.judges import get_judge
-from nextturn.probe.judges.labels import judge_all
 from nextturn.probe.labels.agreement import read_labelled
+from support.judged_turns import judge_all
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 OUR_FIGURES = ("reward", "groups/", "simulator/", "watch/")  # the other figures are trl's

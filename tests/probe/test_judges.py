@@ -11,12 +11,12 @@ import yaml
 import support.fit_rules as fit_rules
 from nextturn.probe.errors import BadInput
 from nextturn.probe.judges import get_judge
-from nextturn.probe.judges.labels import LABELS, Case, judge_all, names_answer
+from nextturn.probe.judges.labels import LABELS, Case, names_answer
 from nextturn.probe.judges.rules import RulesJudge, Turn, signals
 from nextturn.probe.labels.agreement import agreement, read_labelled
 from nextturn.probe.text import phrases, rule_data
 from support.conversations import messages
-from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, case, judge, labelled_rows
+from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, case, judge, judge_all, labelled_rows
 from support.label_parts import write_rows
 
 DEV_TURNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "user_turns"

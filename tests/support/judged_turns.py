@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from nextturn.probe.judges import get_judge
-from nextturn.probe.judges.labels import Case, Verdict, judge_all
+from nextturn.probe.judges.labels import Case, Judge, Verdict
 
 _WRITTEN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 CONVERSATIONS: dict[str, tuple[str, str]] = {name: tuple(pair) for name, pair in _WRITTEN["conversations"].items()}
@@ -22,6 +23,12 @@ ALL_TURNS = [(label, name, turn) for label, turns in TURNS.items() for name, tur
 def case(name: str, turn: str) -> Case:
     question, answer = CONVERSATIONS[name]
     return Case(({"role": "user", "content": question}, {"role": "assistant", "content": answer}), turn)
+
+
+def judge_all(judge: Judge, cases: Sequence[Case]) -> list[Verdict]:
+    """Return one verdict per case, in the order of the cases."""
+    verdicts = dict(judge.stream(cases))
+    return [verdicts[index] for index in range(len(cases))]
 
 
 def judge(name: str, turn: str) -> Verdict:
