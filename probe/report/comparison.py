@@ -158,7 +158,7 @@ class Comparison:
             groups[len(run.parts)].append(printable(run.name))
         words = {1: "one training", 2: "two trainings (mean per item)"}
         named = {words.get(n, f"{n} trainings (mean per item)"): ", ".join(of_n) for n, of_n in groups.items()}
-        return "; ".join(f"{names}: {number}" if len(named) > 1 else number for number, names in named.items())
+        return "; ".join(f"{names if len(named) > 1 else 'each run'}: {number}" for number, names in named.items())
 
     @cached_property
     def _estimates(self) -> dict[tuple[str, Metric], Estimate]:
