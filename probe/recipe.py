@@ -285,7 +285,11 @@ def _locate(data: Any, location: Sequence[int | str]) -> tuple[str, Any]:
     return ".".join(key), data
 
 
-REMOVED = {"rollout.gate": "train on prompts with fewer pieces first, then on all of them (`data.path`)"}
+REMOVED = {
+    "rollout.gate": "train on prompts with fewer pieces first, then on all of them (`data.path`)",
+    "source.largest": "the problems of a file are as hard as they are",
+    "eval": "name a file of held-out problems in the probe's sets and in `quality.decontaminate`",
+}
 """Keys of earlier versions, and what to use instead."""
 
 
