@@ -70,7 +70,7 @@ def converse(task: Task, kind: ScriptedKind, seed: int, settings: Conversations)
     )
 
 
-_OWN_FINAL = 0.4  # share of the generated problems that use their own sentence with the answer
+_OWN_FINAL = 0.4  # share of the problems with a template that use their own sentence with the answer
 _SHOWS_WAY = 0.5  # share of the users who say how they got their result
 
 
