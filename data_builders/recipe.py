@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.files import sha256_file
@@ -28,16 +28,7 @@ def wordings(name: str) -> Any:
 
 # --- Sources of problems, and conversations that need no model.
 
-
-def _refuse_generated(kind: Any) -> Any:
-    if kind == "starter":
-        raise ValueError(
-            "starter was removed; its problems are in a file: `jsonl` with the path recipes/problems/mixed.jsonl.gz"
-        )
-    return kind
-
-
-ProblemKind = Annotated[Literal["gsm8k", "math", "jsonl"], BeforeValidator(_refuse_generated)]
+ProblemKind = Literal["gsm8k", "math", "jsonl"]
 WrittenKind = Literal["complete", "underspecified", "twin", "wrong_start", "doubt", "slip", "hint", "chat"]
 ScriptedKind = Literal["complete", "underspecified", "wrong_start", "right_start"]
 
@@ -45,7 +36,7 @@ ScriptedKind = Literal["complete", "underspecified", "wrong_start", "right_start
 class Source(RecipeSection):
     """The source of problems. `written` is conversations and has no problems."""
 
-    kind: Annotated[Literal["gsm8k", "math", "jsonl", "written"], BeforeValidator(_refuse_generated)]
+    kind: ProblemKind | Literal["written"]
     """gsm8k or math, a JSONL file, or the packaged conversations (written)."""
     path: str | None = None
     """File with the problems; default for gsm8k and math: the train split, fetched from the hub."""
