@@ -283,7 +283,7 @@ class Build:
             DataError: The first messages give away what lacks a fact. The card is written then, the manifest is not.
         """
         lost = out / "rejected.jsonl"
-        parts = {view: sorted((out / view).glob("*.jsonl")) for view in ("sft", "rejected", "rl", "preference", "eval")}
+        parts = {view: sorted((out / view).glob("*.jsonl")) for view in ("sft", "rejected", "rl", "preference")}
         views = {view: parts[view] for view in ("sft", "rl", "preference") if parts[view]}
         rejected = Counter[str](row["reason"] for row in _rows(lost))
         rows, calls, notes = _rows(*parts["sft"]), totals.get("calls"), user_notes(totals)

@@ -121,11 +121,16 @@ def _as_task(problem: Problem, path: Path | None) -> Task:
         return task_from(problem)
     known = {"id": problem.id, "question": problem.question, "answer": problem.answer}
     try:
-        return _TASK.validate_python({"source": problem.source, **problem.parts, **known})
+        task = _TASK.validate_python({"source": problem.source, **problem.parts, **known})
     except ValidationError as error:
         first = error.errors()[0]
         part = ".".join(map(str, first["loc"]))
         raise DataError(f"{path}: the problem {problem.id!r}: {part}: {first['msg']}") from None
+    # Without a wrong equation the user stopped early, so a step follows.
+    ends = ((mistake.at, len(task.steps) - (not mistake.did)) for mistake in task.mistakes)
+    if not all(0 <= at < end for at, end in ends):
+        raise DataError(f"{path}: the problem {problem.id!r}: mistakes: `at` is not the index of a step")
+    return task
 
 
 def _part(problems: list[Problem], reserved: float, replay: bool) -> list[Problem]:

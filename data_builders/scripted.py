@@ -112,7 +112,7 @@ class Script:
             return task.boxed_solution
         box = f"\\boxed{{{task.answer}}}"
         own = task.template and self.rng.random() < _OWN_FINAL
-        return f"{task.solution}\n{task.final.format(box=box) if own else say('final', self.rng, {'box': box})}"
+        return f"{task.solution}\n{task.final.replace('{box}', box) if own else say('final', self.rng, {'box': box})}"
 
     def way(self, did: str) -> str:
         """Return how the user says that a result came about; at times nothing."""

@@ -355,7 +355,14 @@ def test_a_problem_brings_its_steps_and_facts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("part", "value"),
-    [("steps", [{**STEP, "left": 2}]), ("gaps", [GAP]), ("gaps", "2"), ("mistakes", [{"at": "first"}]), ("final", 6)],
+    [
+        ("steps", [{**STEP, "left": 2}]),
+        ("gaps", [GAP]),
+        ("gaps", "2"),
+        ("mistakes", [{"at": "first"}]),
+        ("final", 6),
+        ("mistakes", [{"at": 0, "did": "", "answer": "5"}]),
+    ],
 )
 def test_a_part_of_another_form_is_refused(part: str, value: Any, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "p.jsonl", [WORKED, {**WORKED, "id": "b", part: value}])
