@@ -18,7 +18,7 @@ from nextturn.data_builders.card import CARD, WARN, card, user_notes
 from nextturn.data_builders.dialogue.conversation import ConversationMaker
 from nextturn.data_builders.dialogue.roles import open_model
 from nextturn.data_builders.preferences import write_pairs
-from nextturn.data_builders.problems import Problems, held_out
+from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.quality import QualityFilter, probe_files
 from nextturn.data_builders.recipe import DataRecipe, Dialogue, SimulatorSection, shaping
 from nextturn.data_builders.replay import ReplayRows
@@ -70,7 +70,7 @@ def finished(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     """
     if not (out / "manifest.json").is_file():
         return False
-    recipe, before = with_simulator(recipe), files.read_json(out / "settings.json")
+    recipe, before = with_simulator(recipe), settings_of(out)
     inputs = before["inputs"].items()
     hashes = {name: files.sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
     now = {**shaping(recipe), "inputs": hashes}
@@ -136,8 +136,6 @@ class Build:
             raise SetOutOfReach(f"{error}; {NEEDS}" if recipe.dialogue else str(error)) from None
         self.written = written(recipe.chosen, recipe.seed) if recipe.chosen else []
         self.replay = ReplayRows(recipe, len(self.problems), len(self.written))
-        rows = held_out(recipe)
-        self.eval_rows = {"eval/accuracy.jsonl": rows} if rows else {}
         sets = probe_files(dict.fromkeys([*recipe.quality.decontaminate, *PACKAGED]))
         self.quality = recipe.quality.model_copy(update={"decontaminate": list(sets)})
         hashes = {name: files.sha256_file(path) for name, path in sets.items()}
@@ -182,8 +180,6 @@ class Build:
             for part in sorted((out / "rejected").glob("part-*.jsonl")):
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, file)
-        for name, rows in self.eval_rows.items():
-            files.write_jsonl(out / name, rows)
         totals = self.totals(out)
         if self.recipe.preferences is not None:
             totals["pairs"] = write_pairs(self.recipe.preferences, out, out / WORK / "preferences", self.recipe.seed)
@@ -287,7 +283,7 @@ class Build:
             DataError: The first messages give away what lacks a fact. The card is written then, the manifest is not.
         """
         lost = out / "rejected.jsonl"
-        parts = {view: sorted((out / view).glob("*.jsonl")) for view in ("sft", "rejected", "rl", "preference", "eval")}
+        parts = {view: sorted((out / view).glob("*.jsonl")) for view in ("sft", "rejected", "rl", "preference")}
         views = {view: parts[view] for view in ("sft", "rl", "preference") if parts[view]}
         rejected = Counter[str](row["reason"] for row in _rows(lost))
         rows, calls, notes = _rows(*parts["sft"]), totals.get("calls"), user_notes(totals)
@@ -363,6 +359,16 @@ def resumed(out: Path, name: str, quality: QualityFilter, teller: Teller) -> boo
     return True
 
 
+def settings_of(out: Path) -> dict[str, Any]:
+    """Return the settings of the build in `out`, without unused defaults of earlier versions, which generated problems."""
+    settings: dict[str, Any] = files.read_json(out / "settings.json")
+    if settings.get("eval") == {"accuracy_n": 0}:
+        del settings["eval"]
+    if settings["replay"]["source"] == "starter" and not settings["replay"]["fraction"]:
+        settings["replay"]["source"] = None
+    return settings
+
+
 def claim(out: Path, settings: dict[str, Any]) -> None:
     """Write settings.json, or check that the existing one has the same settings."""
     if out.exists() and not out.is_dir():
@@ -370,7 +376,7 @@ def claim(out: Path, settings: dict[str, Any]) -> None:
     if out.is_dir():
         files.remove_unfinished(out)
     if (out / "settings.json").is_file():
-        files.refuse_changes(out, "built", files.read_json(out / "settings.json"), settings, _RUN_BY)
+        files.refuse_changes(out, "built", settings_of(out), settings, _RUN_BY)
     elif out.is_dir() and any(out.iterdir()):
         raise BadInput(f"{out}: holds other files and is no data build; give an empty or new directory with --out")
     else:

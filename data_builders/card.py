@@ -35,7 +35,7 @@ class Counts:
         self.kinds: dict[str, Counter[str]] = defaultdict(Counter)  # rows, first replies that ask, words, rejected
         self.turns = Counter[str]()  # assistant turns: all, those that end with a question, last turns that do
         self.reasons, self.examples = Counter[str](), dict[str, Row]()
-        self.stories = Counter[str]()  # rows by the story of a generated problem
+        self.stories = Counter[str]()  # rows by the story of their problem
         self.doubts = Counter[bool]()  # whether a user's doubt is right
         self.simulated = Counter[str]()  # conversations with a simulated user: all, with a reaction, and by their end
 

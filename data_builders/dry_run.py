@@ -32,8 +32,6 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
         yield f"replay: {rows:,} questions{asked}"
     if recipe.preferences is not None:
         yield "preference pairs: unknown until the build, at most one per conversation"
-    for name, held_out in build.eval_rows.items():
-        yield f"{name}: {len(held_out):,} held-out problems"
     yield "dry run: no model was asked, nothing was written"
 
 

@@ -1,4 +1,4 @@
-"""The problems of a recipe by number: generated ones, or those of a file, filtered and shuffled by seed.
+"""The problems of a recipe by number: those of a file, filtered and shuffled by seed.
 
 Problem `i` does not depend on the problems before it, so a build can resume at any shard. A file is read and checked
 completely before anything is written.
@@ -12,23 +12,21 @@ import hashlib
 import random
 import re
 from pathlib import Path
-from typing import Any
 
-from nextturn.data_builders import starter
+from pydantic import TypeAdapter, ValidationError
+
 from nextturn.data_builders.gaps import task_from
-from nextturn.data_builders.recipe import DataRecipe, Source
+from nextturn.data_builders.recipe import Source
 from nextturn.data_builders.tasks import Task
 from nextturn.data_builders.text import stands_in
-from nextturn.probe.errors import RecipeError
+from nextturn.probe.errors import DataError, RecipeError
 from nextturn.probe.sets import Problem, locate, read_problems
 from nextturn.probe.tables import sha256_of
 
 _ON_A_SHEET, _LONGEST_BESIDE = 0.7, 500  # share of the problems; characters
 # The training splits on the hub. A builder never uses a test split unless the recipe names its file.
 _TRAIN_SETS = {"gsm8k": "gsm8k_train", "math": "math_train"}
-# The keys that select problems, by kind of source.
-_KEYS = {"written": ("kinds", "subjects"), "starter": ("levels", "largest")}
-_FILE_KEYS = ("path", "levels", "subjects")
+_TASK = TypeAdapter(Task)
 
 
 class Problems:
@@ -40,7 +38,7 @@ class Problems:
         replay: Use the reserved problems instead of all others.
 
     Raises:
-        DataError: A file is missing, has a broken line, or a problem without an answer (file:line).
+        DataError: A file is missing, has a broken line, a problem without an answer, or a part of a problem of a wrong type.
         RecipeError: The settings do not fit the source, or the filters leave no problem.
     """
 
@@ -51,17 +49,12 @@ class Problems:
         self.path: Path | None = None
         self._problems: list[Problem] = []
         self._n = 0
-        selected = [key for key in ("path", "kinds", "levels", "largest", "subjects") if getattr(source, key)]
-        keys = _KEYS.get(source.kind, _FILE_KEYS)
+        selected = [key for key in ("path", "kinds", "levels", "subjects") if getattr(source, key)]
+        keys = ("kinds", "subjects") if source.kind == "written" else ("path", "levels", "subjects")
         if unused := [key for key in selected if key not in keys]:
             expected = ", ".join(keys)
             raise RecipeError(f"{where}.{unused[0]}: not a key of kind `{source.kind}`, expected n, {expected}")
         if source.kind == "written":
-            return
-        if source.kind == "starter":
-            if source.n is None:
-                raise RecipeError(f"{where}.n: missing, expected the number of problems to generate")
-            self._n, self._difficulty = source.n, _difficulty(source)
             return
         if source.kind == "jsonl" and source.path is None:
             raise RecipeError(f"{where}.path: missing, expected a file with question and answer")
@@ -73,6 +66,9 @@ class Problems:
         if not problems:
             hint = f"; --{where}.levels null accepts every level" if source.levels else ""
             raise RecipeError(f"{where}: no problem of {self.path} is left after levels, subjects and drawings{hint}")
+        for problem in problems:
+            if problem.parts is not None:
+                _as_task(problem, self.path)
         random.Random(f"order:{seed}").shuffle(problems)
         self._problems, self._n = problems, source.n or len(problems)
 
@@ -81,16 +77,16 @@ class Problems:
 
     def __getitem__(self, index: int) -> Task:
         """Return the task with this number. Past the end of a file its problems come again under other ids."""
-        if not self._problems:
-            return starter.starter_problem(index, self.seed, "train", *self._difficulty)
         repeat, position = divmod(index, len(self._problems))
-        task = task_from(self._problems[position])
-        return self._on_a_sheet(dataclasses.replace(task, id=f"{task.id}~{repeat}") if repeat else task)
+        problem = self._problems[position]
+        task = _as_task(problem, self.path)
+        task = dataclasses.replace(task, id=f"{task.id}~{repeat}") if repeat else task
+        return task if problem.parts else self._on_a_sheet(task)
 
     @functools.cached_property
     def _incomplete(self) -> list[str]:
         """The problems of the file with a needed fact left out."""
-        questions = (gap.question for problem in self._problems for gap in task_from(problem).gaps)
+        questions = (gap.question for problem in self._problems for gap in _as_task(problem, self.path).gaps)
         return [question for question in questions if len(question) <= _LONGEST_BESIDE]
 
     def _on_a_sheet(self, task: Task) -> Task:
@@ -115,36 +111,26 @@ class Problems:
         return {str(self.path): sha256_of(self.path)} if self.path else {}
 
 
-def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
-    """Return `eval.accuracy_n` generated test problems, equally many per template, no two with the same numbers.
+def _as_task(problem: Problem, path: Path | None) -> Task:
+    """Return the problem with the parts that its row brings, or else with those that its text shows.
 
     Raises:
-        RecipeError: The source is not generated, or a template has too few problems.
+        DataError: A part of the row has another form than in `Task`.
     """
-    n, source = recipe.eval.accuracy_n, recipe.source
-    if not n:
-        return []
-    if source.kind != "starter":
-        raise RecipeError(
-            f"eval.accuracy_n: given {n}, but only the starter source can generate such problems; expected 0, and a file "
-            "of held-out problems in quality.decontaminate and in the probe's sets"
-        )
-    levels, largest = _difficulty(source)
-    templates = starter.usable_templates("test", levels, largest)
-    counts = {template.key: len(starter.combinations(template, "test", largest)) for template in templates}
-    rarest = min(counts, key=lambda key: counts[key])
-    most = counts[rarest] * len(counts)
-    if n > most:
-        raise RecipeError(
-            f"eval.accuracy_n: given {n}, but the template {rarest!r} has only {counts[rarest]} held-out problems "
-            f"with no number above {largest}; expected at most {most}, more source.levels, or a larger source.largest"
-        )
-    tasks = starter.starter_problems(n, recipe.seed, "test", levels, largest)
-    return [{name: getattr(task, name) for name in ("id", "question", "answer", "solution")} for task in tasks]
-
-
-def _difficulty(source: Source) -> tuple[list[int], int]:
-    return source.levels or list(starter.LEVELS), source.largest or starter.MAX_RESULT
+    if problem.parts is None:
+        return task_from(problem)
+    known = {"id": problem.id, "question": problem.question, "answer": problem.answer}
+    try:
+        task = _TASK.validate_python({"source": problem.source, **problem.parts, **known})
+    except ValidationError as error:
+        first = error.errors()[0]
+        part = ".".join(map(str, first["loc"]))
+        raise DataError(f"{path}: the problem {problem.id!r}: {part}: {first['msg']}") from None
+    # Without a wrong equation the user stopped early, so a step follows.
+    ends = ((mistake.at, len(task.steps) - (not mistake.did)) for mistake in task.mistakes)
+    if not all(0 <= at < end for at, end in ends):
+        raise DataError(f"{path}: the problem {problem.id!r}: mistakes: `at` is not the index of a step")
+    return task
 
 
 def _part(problems: list[Problem], reserved: float, replay: bool) -> list[Problem]:

@@ -28,7 +28,7 @@ def wordings(name: str) -> Any:
 
 # --- Sources of problems, and conversations that need no model.
 
-ProblemKind = Literal["starter", "gsm8k", "math", "jsonl"]
+ProblemKind = Literal["gsm8k", "math", "jsonl"]
 WrittenKind = Literal["complete", "underspecified", "twin", "wrong_start", "doubt", "slip", "hint", "chat"]
 ScriptedKind = Literal["complete", "underspecified", "wrong_start", "right_start"]
 
@@ -37,7 +37,7 @@ class Source(RecipeSection):
     """The source of problems. `written` is conversations and has no problems."""
 
     kind: ProblemKind | Literal["written"]
-    """Generated problems (starter), gsm8k or math, a JSONL file, or the packaged conversations (written)."""
+    """gsm8k or math, a JSONL file, or the packaged conversations (written)."""
     path: str | None = None
     """File with the problems; default for gsm8k and math: the train split, fetched from the hub."""
     n: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
@@ -45,9 +45,7 @@ class Source(RecipeSection):
     kinds: list[WrittenKind] | None = None
     """For written: the kinds of conversation; default: all."""
     levels: list[int] | None = None
-    """MATH's levels, or for starter the numbers of steps (1 to 3); default: all."""
-    largest: int | None = None
-    """For starter: the largest number, results included."""
+    """MATH's levels; default: all."""
     subjects: list[str] | None = None
     """Subjects of MATH or of the written conversations; default: all."""
 
@@ -246,10 +244,10 @@ class Replay(RecipeSection):
 
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of all rows that is replay."""
-    source: ProblemKind = "starter"
-    """Source of the questions."""
+    source: ProblemKind | None = None
+    """Source of the questions; default: the kind of `source`."""
     path: str | None = None
-    """File with the questions; default: generated, or from the hub."""
+    """File with the questions; default: that of `source` if it has this kind, or from the hub."""
     answers: Literal["reference", "model"] = "reference"
     """The assistant turn is the reference solution, or a reply of `model` that is right."""
     model: RoleSection | None = None
@@ -278,13 +276,6 @@ class Preferences(RecipeSection):
     """Writes the rejected replies, meant to be the model to train; default: those of the conversations."""
     tries: Count = 4
     """Attempts to sample a reply of the rejected kind; then the conversation's own is used."""
-
-
-class Evaluation(RecipeSection):
-    """A held-out set of generated problems, written next to the data of the starter source."""
-
-    accuracy_n: Annotated[int, Field(ge=0)] = 0
-    """Number of held-out problems."""
 
 
 class Output(RecipeSection):
@@ -323,8 +314,6 @@ class DataRecipe(RecipeSection):
     """Share of these conversations that continue: the user asks about a step of the solution, and the assistant explains it."""
     preferences: Preferences | None = None
     """Also write pairs of replies for train/dpo.py; `{}` takes both sides from the conversations."""
-    eval: Evaluation = Evaluation()
-    """A held-out set for the probe."""
     seed: int = 0
     """Seed of everything that is drawn."""
 
@@ -338,7 +327,7 @@ class DataRecipe(RecipeSection):
         """Share of the source's file that is kept for replay, so that replay repeats no problem of the conversations; 0 if
         replay has another source."""
         replay, source = self.replay, self.source
-        same = replay.source == source.kind if replay.path is None else replay.path == source.path
+        same = replay.source in (None, source.kind) if replay.path is None else replay.path == source.path
         rows = replay.per_row(self.per_problem) if same else 0.0
         return rows / (1 + rows)
 
@@ -353,6 +342,8 @@ class DataRecipe(RecipeSection):
     def check_keys(self) -> None:
         if self.source.kind == "written" and (self.written or self.dialogue):
             raise ValueError("source.kind: `written` has no problems, expected no `written` or `dialogue` section")
+        if self.source.kind == "written" and self.replay.fraction and self.replay.source is None:
+            raise ValueError("replay.source: missing, expected gsm8k, math or jsonl, since `written` has no problems")
         if self.dialogue is not None and self.conversations != Conversations():
             raise ValueError("conversations: these are the scripted ones; expected this section or `dialogue`")
 

@@ -53,20 +53,19 @@ class ReplayRows:
 
     def __init__(self, recipe: DataRecipe, problems: int, written: int) -> None:
         self.section, self.seed = recipe.replay, recipe.seed
-        self._count = count = problems or written
+        self._count = problems or written
         # `fraction` of all rows is replay; the written ones are among all rows.
         self._per_problem = self.section.per_row(recipe.per_problem + written / problems if problems else 1.0)
         self._answers: dict[str, Answered] = {}
         self._problems: Problems | None = None
         if self.section.fraction:
-            kind, path = self.section.source, self.section.path
+            kind, path = self.section.source or recipe.source.kind, self.section.path
             same_kind = {}
-            if kind == recipe.source.kind:  # problems of the same difficulty and subjects, asked plainly
+            if kind == recipe.source.kind:  # problems of the same levels and subjects, asked plainly
                 path = recipe.source.path if path is None else path
-                same_kind = {name: getattr(recipe.source, name) for name in ("levels", "subjects", "largest")}
-            source = Source(kind=kind, path=path, n=count if kind == "starter" else None, **same_kind)
+                same_kind = {name: getattr(recipe.source, name) for name in ("levels", "subjects")}
+            source = Source(kind=kind, path=path, **same_kind)
             reserved = recipe.reserved if problems else 0.0
-            # With another seed, generated replay problems differ from those of the conversations.
             self._problems = Problems(source, self.seed + 1, "replay", reserved, replay=True)
 
     def __len__(self) -> int:

@@ -70,7 +70,7 @@ def converse(task: Task, kind: ScriptedKind, seed: int, settings: Conversations)
     )
 
 
-_OWN_FINAL = 0.4  # share of the generated problems that use their own sentence with the answer
+_OWN_FINAL = 0.4  # share of the problems with a template that use their own sentence with the answer
 _SHOWS_WAY = 0.5  # share of the users who say how they got their result
 
 
@@ -112,7 +112,7 @@ class Script:
             return task.boxed_solution
         box = f"\\boxed{{{task.answer}}}"
         own = task.template and self.rng.random() < _OWN_FINAL
-        return f"{task.solution}\n{task.final.format(box=box) if own else say('final', self.rng, {'box': box})}"
+        return f"{task.solution}\n{task.final.replace('{box}', box) if own else say('final', self.rng, {'box': box})}"
 
     def way(self, did: str) -> str:
         """Return how the user says that a result came about; at times nothing."""

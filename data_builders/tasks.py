@@ -1,7 +1,7 @@
 """What a conversation is built from: a problem with its steps, the facts that can be withheld, and the mistakes users can make.
 
-Every source of problems ends here: generated problems, whose templates know the role of each number, and problems read as
-plain text, from which rules derive as much as the text supports.
+Every source of problems ends here: problems whose rows bring their steps and facts, and problems read as plain text, from
+which rules derive as much as the text supports.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Task:
 
     Attributes:
         final: The sentence with the answer; `{box}` stands for the boxed answer.
-        template: Key of the template of a generated problem.
+        template: The kind of story, where the row of the problem names it.
         boxed_solution: A reference solution that boxes its answer itself; it is used word for word.
         asked: The sentence of a text problem that asks for the answer.
         whole_beside, lacking_beside: Other text problems that may stand on the same sheet: one that is complete, and one

@@ -265,6 +265,8 @@ def _first_problem(cls: type[BaseModel], data: Any, error: ValidationError) -> t
         return key, f"{'.'.join(map(str, first['loc']))}: missing, and it has no default"
     if first["type"] == "value_error":  # of a section's own validator
         return key, (f"{key}." if key else "") + first["msg"].removeprefix("Value error, ")
+    if instead := REMOVED.get(f"{key}: {value}"):
+        return key, f"{key}: {value} was removed: {instead}"
     expected = dict.fromkeys(
         _EXPECTED.get(problem["type"], "{msg}").format(**{**problem, **problem.get("ctx", {})})
         for problem in problems
@@ -285,8 +287,16 @@ def _locate(data: Any, location: Sequence[int | str]) -> tuple[str, Any]:
     return ".".join(key), data
 
 
-REMOVED = {"rollout.gate": "train on prompts with fewer pieces first, then on all of them (`data.path`)"}
-"""Keys of earlier versions, and what to use instead."""
+REMOVED = {
+    "rollout.gate": "train on prompts with fewer pieces first, then on all of them (`data.path`)",
+    "source.largest": "leave harder problems out of the file",
+    **dict.fromkeys(("eval", "eval.accuracy_n"), "name a file of held-out problems in the probe's sets"),
+    **dict.fromkeys(
+        ("source.kind: starter", "replay.source: starter"),
+        "use `jsonl` with the path of a file such as recipes/problems/mixed.jsonl.gz",
+    ),
+}
+"""Keys of earlier versions, and values as "key: value", and what to use instead."""
 
 
 def nearest_key(cls: type[BaseModel], key: str) -> str:

@@ -49,6 +49,8 @@ class Problem:
     source: str
     level: int | None = None
     subject: str | None = None
+    parts: Mapping[str, Any] | None = None
+    """The whole row, if it brings its steps, each with a `text`: the data builders read them and what else it brings."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,12 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
             source=source or path.stem,
             level=int(level.group()) if level else None,
             subject=subject,
+            parts=row if _is_worked(row.get("steps")) else None,
         )
+
+
+def _is_worked(steps: Any) -> bool:
+    return isinstance(steps, list) and bool(steps) and isinstance(steps[0], dict) and "text" in steps[0]
 
 
 def _worked_solution(solution: str) -> str:

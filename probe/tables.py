@@ -1,6 +1,6 @@
 """Rows in the forms in which people keep them: JSONL, a JSON array, Parquet, CSV, a folder of `Dataset.save_to_disk`, or a data
 set of the hub. The first bytes of a file decide how it is read, not its name; a table of text has no such bytes, so CSV is
-told by its suffix.
+told by its suffix, and so is compressed JSONL (.jsonl.gz).
 """
 
 from __future__ import annotations
@@ -80,8 +80,11 @@ def _rows_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if not text:
         return
+    if path.name.endswith(".jsonl.gz"):
+        yield from read_jsonl(path)
+        return
     if start.startswith((b"\x1f\x8b", b"PK\x03\x04", b"(\xb5/\xfd")):
-        raise DataError(f"{path}: a compressed file, expected it unpacked")
+        raise DataError(f"{path}: a compressed file, expected it unpacked, or JSONL with the name .jsonl.gz")
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path}: a file in UTF-16, expected UTF-8")
     if start.startswith(b"PAR1"):

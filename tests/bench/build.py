@@ -4,8 +4,8 @@
 
 Builds the shipped recipe from all of MATH's training problems, once as they are and once with ten times as many
 conversations (each problem ten times, with other wording), each in a process of its own. Shown are the seconds, the
-rows, the share that the gate keeps and the most memory that the process held. Where MATH's file is not there, generated
-problems in MATH's format stand in for it, which are shorter.
+rows, the share that the gate keeps and the most memory that the process held. Where MATH's file is not there, the 1,500
+problems of one step in recipes/problems are used, which are shorter.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nextturn.data_builders.starter import starter_problems
 from nextturn.probe.files import read_json, write_jsonl
+from support.problems import tasks
 
 ROOT = Path(__file__).resolve().parents[2]
 MATH = ROOT.parent / "shared" / "data" / "math" / "train.jsonl"
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[7_500, 75_000], help="problems of each build")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        source = arguments.problems or (MATH if MATH.is_file() else _generated(Path(folder) / "problems.jsonl"))
+        source = arguments.problems or (MATH if MATH.is_file() else _of_one_step(Path(folder) / "problems.jsonl"))
         print(f"{RECIPE.name} from {source}")
         runs = [_build(source, size, Path(folder) / str(size)) for size in arguments.sizes]
     first, last = runs[0], runs[-1]
@@ -83,10 +83,10 @@ def _build(source: Path, problems: int, out: Path) -> Built:
     return built
 
 
-def _generated(path: Path, n: int = 7_500) -> Path:
+def _of_one_step(path: Path) -> Path:
     rows = ({"problem": task.question, "level": "Level 1", "type": "Prealgebra",
              "solution": f"{task.solution}\nThe answer is $\\boxed{{{task.answer}}}$."}
-            for task in starter_problems(n, 0, "train"))  # fmt: skip
+            for task in tasks("rl"))  # fmt: skip
     write_jsonl(path, rows)
     return path
 

@@ -39,9 +39,9 @@ from typing import Any
 import psutil
 import yaml
 
-from nextturn.data_builders.starter import starter_problems
 from nextturn.probe.files import write_json, write_jsonl
 from nextturn.probe.models import resolve
+from support.problems import tasks
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -238,7 +238,7 @@ def sft(model: Path, folder: Path, n: int, rounds: int, dtype: str) -> dict[str,
     from nextturn.probe.models import load_tokenizer
     from nextturn.train.rows import make_rows
 
-    problems = starter_problems(80, 1, "train", [1, 2], 50)
+    problems = tasks("rl")[:80]
     talks = [
         [{"role": "user", "content": each.question}, {"role": "assistant", "content": each.solution},
          {"role": "user", "content": "Why is that so?"}, {"role": "assistant", "content": f"Because {each.solution}"}]
@@ -313,7 +313,7 @@ def _probe(model: Path, questions: Path, measures: str, dtype: str) -> list[str 
 def _questions(folder: Path, n: int) -> Path:
     path = folder / str(n) / "questions.jsonl"
     path.parent.mkdir(exist_ok=True)
-    problems = starter_problems(n, 3, "test", [1, 2], 50)
+    problems = tasks("rl")[-n:]
     write_jsonl(path, [{"question": each.question, "answer": each.answer} for each in problems])
     return path
 

@@ -28,6 +28,7 @@ from typing import Any
 import yaml
 
 from nextturn.probe.files import sha256_file, write_jsonl
+from support.problems import PROBLEMS
 from support.tiny_models import build_tiny_llama
 
 BIN = Path(sys.executable).parent
@@ -137,7 +138,7 @@ def prepare(work: Path) -> None:
     }  # fmt: skip
     model = {"name": str(work / "model"), "dtype": "float32"}
     recipes: dict[str, Any] = {
-        "data": {"source": {"kind": "starter", "n": 1500}, "output": {"path": "OUT", "shard_size": 100}},
+        "data": {"source": {"kind": "jsonl", "path": str(PROBLEMS / "rl.jsonl.gz")}, "output": {"path": "OUT", "shard_size": 100}},
         "sft": {"model": model, "data": {"path": str(work / "talks.jsonl")}, "train": train, "probe": probe},
         "grpo": {
             "model": model, "data": {"path": str(work / "prompts.jsonl")}, "probe": probe,

@@ -81,7 +81,7 @@ def recipes(tmp_path: Path, tiny_chatml: Path) -> Path:
     (tmp_path / "conversations.jsonl").write_text(json.dumps({"messages": messages("Hi.", "Hello.")}) + "\n")
     (tmp_path / "probe.yaml").write_text("probe:\n  sets: {own: {path: questions.jsonl}}\n")
     (tmp_path / "typo.yaml").write_text("probe:\n  sets: {own: {path: questions.jsonl}}\n  temperaturs: [0.0]\n")
-    (tmp_path / "data_typo.yaml").write_text("sauce: {kind: starter}\n")
+    (tmp_path / "data_typo.yaml").write_text("sauce: {kind: math}\n")
     train = f"model: {{name: {tiny_chatml}, dtype: float32}}\ndata: {{path: conversations.jsonl}}\n"
     train += "train: {output_dir: run, max_length: 64%s}\nprobe: {sets: {own: {path: questions.jsonl}}}\n"
     (tmp_path / "sft.yaml").write_text(train % "")

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from support.commands import ROOT, start
+from support.problems import MIXED
 from support.sft_parts import write_recipe
 
 # What the console script does, with the wheel's contents first on the path and the working folder second.
@@ -62,7 +63,11 @@ def test_the_commands_run_beside_files_of_the_user(site: Path, tiny_chatml: Path
     for name in ("train.py", "probe.py", "data_builders.py"):
         (tmp_path / name).write_text("raise SystemExit('a file of the user was imported')\n")
     (tmp_path / "console.py").write_text(CONSOLE.format(site=str(site)))
-    data = {"source": {"kind": "starter", "n": 4}, "output": {"path": "data"}, "quality": {"max_same_wording": 1.0}}
+    data = {
+        "source": {"kind": "jsonl", "path": MIXED, "n": 4},
+        "output": {"path": "data"},
+        "quality": {"max_same_wording": 1.0},
+    }
     (tmp_path / "data.yaml").write_text(yaml.safe_dump(data))
     recipe = write_recipe(tmp_path, tiny_chatml, {"recipe": "data.yaml"}, {"max_steps": 1, "save_steps": 1})
     start([tmp_path / "console.py", "sft", recipe], cwd=tmp_path).finish()

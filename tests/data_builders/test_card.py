@@ -27,7 +27,7 @@ def page_of(*arguments: Any, **more: Any) -> str:
 
 
 def settings(**overrides: Any) -> dict[str, Any]:
-    made = recipe_dict(DataRecipe(source=Source(kind="starter", n=1), output=Output(path="out")))
+    made = recipe_dict(DataRecipe(source=Source(kind="jsonl", n=1), output=Output(path="out")))
     del made["dialogue"]
     return {**made, **overrides}
 

@@ -18,6 +18,7 @@ from nextturn.data_builders.build import Build, build, finished
 from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.recipe import DataRecipe, Source, load_data_recipe, shaping
 from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
+from nextturn.data_builders.tasks import Gap, Mistake, Step, WhatIf
 from nextturn.data_builders.text import states
 from nextturn.probe.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
 from nextturn.probe.files import read_json, read_jsonl, write_json, write_jsonl
@@ -25,14 +26,12 @@ from nextturn.probe.grading import boxed
 from nextturn.probe.terminal import visible
 from support.commands import ROOT
 from support.dialogue_server import contents
+from support.problems import MIXED
 
 SHARED = ROOT.parent / "shared" / "data"
 DEMO = ROOT / "tests" / "demo.yaml"
-SMALL = ["--written", "null", "--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12"]
+SMALL = ["--written", "null", "--source.n", "40", "--output.shard_size", "15"]
 MIX = ["--written", "{n: 20, kinds: [complete, twin]}", "--replay.fraction", "0.2"]
-# The demo limits its generated problems to small numbers, and has held-out problems.
-ANY_SIZE = ["--source.levels", "null", "--source.largest", "null"]
-NARROW = ["--source.levels", "[1]", "--source.largest", "50"]
 
 
 def recipe(out: Path, *overrides: str) -> DataRecipe:
@@ -41,8 +40,7 @@ def recipe(out: Path, *overrides: str) -> DataRecipe:
 
 def from_file(path: Path, *overrides: str, kind: str = "jsonl") -> list[str]:
     """Return the options for all problems of a file."""
-    source = ["--source.kind", kind, "--source.path", str(path), "--source.n", "null"]
-    return [*source, *ANY_SIZE, "--eval.accuracy_n", "0", *overrides]
+    return ["--source.kind", kind, "--source.path", str(path), "--source.n", "null", *overrides]
 
 
 def sums(path: Path, n: int) -> Path:
@@ -72,9 +70,6 @@ def test_the_directory_holds_what_training_and_probe_expect(built: Path) -> None
     assert sources["written"] == 20 and sources["starter"] > 30
     kinds = {"complete", "twin", "underspecified", "wrong_start", "right_start", "replay"}
     assert {row["kind"] for row in kept} == kinds
-    accuracy = rows(built / "eval/accuracy.jsonl")
-    assert [set(row) for row in accuracy] == [{"id", "question", "answer", "solution"}] * 12
-    assert not {row["messages"][0]["content"] for row in kept} & {row["question"] for row in accuracy}
     replay = [row for row in kept if row["kind"] == "replay"]
     assert abs(len(replay) / len(kept) - 0.2) < 0.03 and all(len(row["messages"]) == 2 for row in replay)
 
@@ -164,17 +159,7 @@ def test_other_settings_are_refused_by_key(built: Path, tmp_path: Path) -> None:
 def test_training_uses_a_finished_build_from_another_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A training recipe does not repeat --source.path. The hub is out of reach here."""
     problems, out = sums(tmp_path / "problems.jsonl", 9), tmp_path / "d"
-    options = [
-        "--source.kind",
-        "gsm8k",
-        *ANY_SIZE,
-        "--source.n",
-        "9",
-        "--eval.accuracy_n",
-        "0",
-        "--replay.fraction",
-        "0",
-    ]
+    options = ["--source.kind", "gsm8k", "--source.path", "null", "--source.n", "9", "--replay.fraction", "0"]
     build(recipe(out, *options, "--source.path", str(problems)))
     with problems.open("a") as file:
         file.write('{"question": "What is 2?", "answer": "2"}\n')
@@ -234,16 +219,18 @@ def test_a_wrong_problem_file_ends_in_one_line(tmp_path: Path, capsys: pytest.Ca
         (["--quality.decontaminate", "[nowhere.jsonl]"], "quality.decontaminate"),
         (["--source.n", "0"], "source.n"),
         (["--source.n", "1000000000000"], "source.n"),
-        (["--source.path", "x.jsonl"], "source"),
+        (["--source.path", "x.jsonl"], "x.jsonl"),
+        (["--source.kind", "starter"], "source.kind"),
+        (["--replay.source", "starter"], "replay.source"),
         (["--replay.fraction", "1.0"], "replay.fraction"),
         (["--conversations.complete", "0.9"], "conversations"),
         (["--conversations.reactions", "1.5"], "conversations.reactions"),
         (["--output.shard_size", "0"], "output.shard_size"),
         (["--quality.near_duplicates", "1"], "quality.near_duplicates"),
         (["--quality.max_same_wording", "0"], "quality.max_same_wording"),
-        (["--source.kind", "jsonl", *ANY_SIZE], "source.path"),
-        (["--source.kind", "jsonl", "--source.path", str(DEMO)], "source.largest"),
-        ([*NARROW, "--eval.accuracy_n", "200"], "eval.accuracy_n"),
+        (["--source.path", "null"], "source.path"),
+        (["--source.largest", "50"], "source.largest"),
+        (["--eval.accuracy_n", "200"], "eval"),
     ],
 )
 def test_settings_that_cannot_be_used_write_nothing(overrides: list[str], key: str, tmp_path: Path) -> None:
@@ -321,13 +308,63 @@ def test_a_problem_without_a_worked_solution_gives_neither_conversation_nor_repl
     assert {row["kind"] for row in rows(tmp_path / "out" / "rejected.jsonl")} == {"complete", "replay"}
 
 
-def test_replay_is_as_hard_as_the_source_and_shares_no_problem_with_it(tmp_path: Path) -> None:
-    replay = list(Build(recipe(tmp_path, *NARROW, "--replay.fraction", "0.3")).replay.questions().values())
-    assert replay and all(len(task.steps) == 1 for task in replay)
-    assert all(int(number) <= 50 for task in replay for number in re.findall(r"\d+", task.question + task.answer))
+def test_replay_shares_no_problem_with_a_source_of_the_same_file(tmp_path: Path) -> None:
+    """It is of the same file where the recipe names no other."""
     options = from_file(sums(tmp_path / "problems.jsonl", 200), "--replay.fraction", "0.2", "--replay.source")
-    assert len(Build(recipe(tmp_path, *options, "starter")).problems) == 200
-    made = Build(recipe(tmp_path, *options, "jsonl"))
-    questions = {made.problems[index].question for index in range(len(made.problems))}
-    replayed = {task.question for task in made.replay.questions().values()}
-    assert len(questions) > 100 and len(replayed) > 20 and not questions & replayed
+    other = Build(recipe(tmp_path, *options, "jsonl", "--replay.path", MIXED))
+    assert len(other.problems) == 200 and {task.source for task in other.replay.questions().values()} == {"starter"}
+    for source in ("jsonl", "null"):
+        made = Build(recipe(tmp_path, *options, source))
+        questions = {made.problems[index].question for index in range(len(made.problems))}
+        replayed = {task.question for task in made.replay.questions().values()}
+        assert len(questions) > 100 and len(replayed) > 20 and not questions & replayed
+
+
+def test_a_build_of_an_earlier_version_without_generated_problems_is_used(tmp_path: Path) -> None:
+    """Their settings have keys of the generator, with its defaults."""
+    options = from_file(sums(tmp_path / "p.jsonl", 9), "--replay", "{fraction: 0}")
+    out = build(recipe(tmp_path / "out", *options))
+    settings = read_json(out / "settings.json")
+    before = settings["replay"] | {"source": "starter"}
+    write_json(out / "settings.json", settings | {"eval": {"accuracy_n": 0}, "replay": before})
+    assert finished(out, recipe(out, *options))
+    write_json(out / "settings.json", settings | {"eval": {"accuracy_n": 12}})
+    with pytest.raises(SettingsChanged):
+        finished(out, recipe(out, *options))
+
+
+# --- Problems that bring their steps.
+
+STEP = {"text": "They are 2 * 3 = 6.", "left": "2", "op": "*", "right": "3", "result": "6", "why": "each of 2 holds 3"}
+GAP = {"question": "Each bag holds 3. How many?", "clause": "the bags", "ask": "How many bags?", "reveal": "There are 2 bags."}  # fmt: skip
+WORKED = {
+    "id": "a", "question": "There are 2 bags. Each bag holds 3. How many?", "answer": 6, "steps": [STEP], "source": "bags",
+    "gaps": [{**GAP, "short": "2 bags", "value": "2"}], "mistakes": [{"at": 0, "did": "2 + 3 = 5", "answer": "5"}],
+    "what_ifs": [{"condition": "there are 4 bags", "steps": [STEP], "answer": "12"}], "template": "bags",
+}  # fmt: skip
+
+
+def test_a_problem_brings_its_steps_and_facts(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "p.jsonl", [WORKED])
+    task = Problems(Source(kind="jsonl", path=str(tmp_path / "p.jsonl")), 0)[0]
+    assert (task.answer, task.source, task.template, task.whole_beside) == ("6", "bags", "bags", "")
+    assert task.steps == (Step(**STEP),) and task.gaps == (Gap(**GAP, short="2 bags", value="2"),)
+    assert task.mistakes == (Mistake(0, "2 + 3 = 5", "5"),)
+    assert task.what_ifs == (WhatIf("there are 4 bags", (Step(**STEP),), "12"),)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("steps", [{**STEP, "left": 2}]),
+        ("gaps", [GAP]),
+        ("gaps", "2"),
+        ("mistakes", [{"at": "first"}]),
+        ("final", 6),
+        ("mistakes", [{"at": 0, "did": "", "answer": "5"}]),
+    ],
+)
+def test_a_part_of_another_form_is_refused(part: str, value: Any, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "p.jsonl", [WORKED, {**WORKED, "id": "b", part: value}])
+    with pytest.raises(DataError, match=f"'b': {part}"):
+        Problems(Source(kind="jsonl", path=str(tmp_path / "p.jsonl")), 0)

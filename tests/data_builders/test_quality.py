@@ -21,13 +21,13 @@ from nextturn.data_builders.duplicates import Checked, Fingerprint, KeptRows
 from nextturn.data_builders.quality import QualityFilter, all_boxed, holds, leak, probe_files, states_part
 from nextturn.data_builders.recipe import Conversations, Quality
 from nextturn.data_builders.scripted import converse, plan
-from nextturn.data_builders.starter import starter_problems
 from nextturn.data_builders.tasks import Conversation, Task
 from nextturn.probe.errors import DataError, SetOutOfReach
 from nextturn.probe.files import write_jsonl
 from nextturn.probe.grading import closes_asking
 from nextturn.probe.sets import PACKAGED
 from support.conversations import conversation
+from support.problems import tasks
 
 
 def reasons(rows: Sequence[Conversation], **quality: Any) -> list[str | None]:
@@ -83,8 +83,7 @@ def test_questions_at_the_end_and_boxes_of_a_text() -> None:
 def scripted(n: int) -> list[Conversation]:
     """Return conversations of every kind, every fifth one twice."""
     settings = Conversations()
-    tasks = starter_problems(n, 3, "train")
-    made = [converse(task, kind, 3, settings) for task in tasks for kind in plan(task, 3, settings)]
+    made = [converse(task, kind, 3, settings) for task in tasks()[:n] for kind in plan(task, 3, settings)]
     return [row for index, row in enumerate(made) for _ in range(1 + (index % 5 == 0))]
 
 

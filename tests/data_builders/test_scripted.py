@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 import nextturn.data_builders
 from nextturn.data_builders.recipe import Conversations, ScriptedKind, wordings
 from nextturn.data_builders.scripted import Act, Script, acts, converse, joined, plan, possible_kinds, say
-from nextturn.data_builders.starter import starter_problem, starter_problems
 from nextturn.data_builders.tasks import Conversation, Gap, Mistake, Step, Task
 from nextturn.data_builders.text import states
 from nextturn.probe.conversations import check_messages
 from nextturn.probe.grading import asks, boxed
 from nextturn.probe.recipe import _Loader
 from nextturn.probe.text import rough_sentences
+from support.problems import tasks
 
 DEFAULT, TALKATIVE = Conversations(), Conversations(reactions=1.0)
 KINDS = get_args(ScriptedKind)
@@ -34,7 +34,7 @@ EQUATION = re.compile(r"(?<![\d.*/+-])(?<![*/+-] )(\d+) ?([-+*/]|% of) ?(\d+) = 
 
 @st.composite
 def conversations(draw: st.DrawFn, *kinds: ScriptedKind, settings: Conversations = TALKATIVE) -> Conversation:
-    task = starter_problem(draw(st.integers(0, 10**6)), draw(st.integers(0, 3)), "train")
+    task = draw(st.sampled_from(tasks()))
     possible = [kind for kind in possible_kinds(task) if kind in (kinds or KINDS)]
     if not possible:
         return draw(conversations(*kinds, settings=settings))
@@ -99,7 +99,7 @@ def test_only_a_right_result_is_confirmed(conversation: Conversation) -> None:
 
 
 def test_the_same_arguments_give_the_same_text_and_other_seeds_other_texts() -> None:
-    task = next(task for task in starter_problems(50, 4, "train") if len(possible_kinds(task)) == len(KINDS))
+    task = next(task for task in tasks() if len(possible_kinds(task)) == len(KINDS))
     for kind in KINDS:
         assert converse(task, kind, 1, TALKATIVE) == converse(task, kind, 1, TALKATIVE)
         assert len({tuple(texts(converse(task, kind, seed, TALKATIVE))) for seed in range(20)}) > 15, kind
@@ -110,7 +110,7 @@ def test_the_same_arguments_give_the_same_text_and_other_seeds_other_texts() -> 
 
 def test_shares_are_met() -> None:
     settings = Conversations(contrast_pairs=0.8)
-    task = next(task for task in starter_problems(50, 0, "train") if len(possible_kinds(task)) == len(KINDS))
+    task = next(task for task in tasks() if len(possible_kinds(task)) == len(KINDS))
     plans = [plan(replace(task, id=str(number)), 0, settings) for number in range(2500)]
     kinds = Counter(kind for planned in plans for kind in planned)
     total = kinds.total()
@@ -122,7 +122,7 @@ def test_shares_are_met() -> None:
 
 def test_a_problem_without_material_gives_only_complete_conversations() -> None:
     """Without a known mistake it brings no right result either, or the problem would tell whether a result is right."""
-    task = Task("p", "What is 1 + 1 + 1?", "3", "jsonl", starter_problem(0, 0, "train").steps[:1])
+    task = Task("p", "What is 1 + 1 + 1?", "3", "jsonl", tasks()[0].steps[:1])
     assert possible_kinds(task) == ["complete"]
     none = Conversations(complete=0.0, underspecified=1.0, wrong_start=0.0, right_start=0.0, contrast_pairs=0.0)
     assert all(plan(task, seed, settings) == ["complete"] for seed in range(20) for settings in (DEFAULT, none))
@@ -150,7 +150,7 @@ def reaction(task: Task, seed: int | str) -> tuple[str, str, str]:
 
 def test_the_reply_to_a_reaction_gives_a_reason_with_the_numbers_of_the_problem() -> None:
     seen = Counter[str]()
-    for task in starter_problems(400, 11, "train"):
+    for task in tasks():
         act, _, reply = reaction(task, task.id)
         seen[act] += 1
         wrong = [task.steps[mistake.at].expression for mistake in task.mistakes]
@@ -257,7 +257,7 @@ class UniqueKeys(_Loader):
 
 
 def test_packaged_files_have_unique_keys_and_known_slots() -> None:
-    for name in ("acts.yaml", "pieces.yaml", "starter.yaml", "words.yaml"):
+    for name in ("acts.yaml", "pieces.yaml", "words.yaml"):
         path = Path(nextturn.data_builders.__file__).with_name(name)
         assert yaml.load(path.read_text(), Loader=UniqueKeys) == wordings(name)
     for messages in SIMULATED.values():

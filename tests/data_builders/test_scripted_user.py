@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from nextturn.data_builders.recipe import Written, wordings
 from nextturn.data_builders.rows import RlRow, rl_rows
-from nextturn.data_builders.starter import starter_problem
 from nextturn.data_builders.tasks import Gap, Task
 from nextturn.data_builders.text import states
 from nextturn.data_builders.user import PATIENCE, ScriptedUser, marked_answer, questions, read_question
 from nextturn.data_builders.written import written
+from support.problems import tasks
 
 QUESTION = "Ann has some bags of marbles. There are 4 marbles in each bag. She gives 2 marbles away. How many are left?"
 REVEAL = "Ann has 3 bags of marbles."
@@ -137,8 +137,8 @@ def test_a_doubt_does_not_depend_on_whether_the_answer_is_right() -> None:
     assert len(str(talk(DOUBTING, "\\boxed{" + "1+" * 200 + "1}")[0])) < 100
 
 
-def starter_row(number: int, which: int) -> tuple[Task, Gap, RlRow]:
-    task = starter_problem(number, 11, "train")
+def row_of(number: int, which: int) -> tuple[Task, Gap, RlRow]:
+    task = tasks()[number]
     gap = task.gaps[which % len(task.gaps)]
     return task, gap, RlRow(
         "s", "underspecified", 0, ({"role": "user", "content": gap.question},), task.answer, task.question, "",
@@ -159,7 +159,7 @@ REPLIES = st.lists(st.lists(PIECES, min_size=1, max_size=3).map(" ".join), min_s
 @given(number=st.integers(0, 300), which=st.integers(0, 3), seed=st.integers(0, 10**6), replies=REPLIES)
 def test_any_replies(number: int, which: int, seed: int, replies: list[str]) -> None:
     """The user ends the conversation, reveals the fact once and only after a question, and never states the answer."""
-    task, gap, row = starter_row(number, which)
+    task, gap, row = row_of(number, which)
     other = task.gaps[(which + 1) % len(task.gaps)]
     user, messages, said = ScriptedUser(row.intent, seed), list(row.prompt), 0
     for reply in replies:
@@ -195,11 +195,11 @@ ASKS = (
 
 
 @pytest.mark.parametrize("knows_a_question", [False, True])
-def test_questions_about_generated_problems(knows_a_question: bool) -> None:
+def test_questions_about_problems_with_steps(knows_a_question: bool) -> None:
     understood, fooled = list[bool](), list[bool]()
     for number in range(30):
-        for which in range(len(starter_problem(number, 11, "train").gaps)):
-            task, gap, row = starter_row(number, which)
+        for which in range(len(tasks()[number].gaps)):
+            task, gap, row = row_of(number, which)
             row = replace(row, ask=f"That depends. {gap.ask}" if knows_a_question else "")
             understood += [reveals(row, wording.format(ask=gap.ask, clause=gap.clause)) for wording in ASKS]
             fooled += [reveals(row, other.ask) for other in task.gaps if other.value != gap.value]

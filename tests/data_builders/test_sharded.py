@@ -34,7 +34,7 @@ def whole(kind: str = "complete", question: str = QUESTION, id: str = "a", **fie
 
 
 def recipe(**keys: Any) -> DataRecipe:
-    return DataRecipe.model_validate({"source": {"kind": "starter"}, "output": {"path": "out"}, "sharded": 1.0, **keys})
+    return DataRecipe.model_validate({"source": {"kind": "jsonl"}, "output": {"path": "out"}, "sharded": 1.0, **keys})
 
 
 def sharded(conversation: Conversation, share: float = 1.0, **keys: Any) -> Conversation | None:
@@ -42,7 +42,7 @@ def sharded(conversation: Conversation, share: float = 1.0, **keys: Any) -> Conv
 
 
 def build(out: Path, *overrides: str) -> list[dict[str, Any]]:
-    small = ["--written", "null", "--source.n", "40", "--eval.accuracy_n", "0", "--replay.fraction", "0.2"]
+    small = ["--written", "null", "--source.n", "40", "--replay.fraction", "0.2"]
     Build(load_data_recipe(ROOT / "tests/demo.yaml", [*small, "--output.path", str(out), *overrides])).run(out)
     return list(load_sft_rows(out))
 
@@ -305,8 +305,6 @@ def test_a_build_that_was_stopped_ends_with_the_same_rows(varied: Path, tmp_path
         [
             "--written",
             "null",
-            "--eval.accuracy_n",
-            "0",
             "--replay.fraction",
             "0.2",
             *VARIED,

@@ -29,6 +29,7 @@ from nextturn.probe.sets import PACKAGED, locate, read_pairs
 from nextturn.train.rows import make_rows, show_loss
 from support.commands import ROOT
 from support.conversations import messages, spans
+from support.problems import MIXED
 from support.tiny_models import tiny_tokenizer
 
 SHARED = ROOT.parent / "shared" / "data"
@@ -107,7 +108,7 @@ def test_rl_prompts_withhold_what_the_twin_states(built: Path) -> None:
 
 
 def test_replay_without_problems_is_spread_over_the_written_conversations(tmp_path: Path) -> None:
-    sections = {"source": {"kind": "written", "n": 30}, "replay": {"fraction": 0.25, "source": "starter"}}
+    sections = {"source": {"kind": "written", "n": 30}, "replay": {"fraction": 0.25, "source": "jsonl", "path": MIXED}}
     rows = list(load_sft_rows(build(load_data_recipe(recipe(tmp_path, **sections)))))
     assert Counter(row["kind"] == "replay" for row in rows) == {False: 30, True: 10}
     assert len({row["id"] for row in rows}) == 40
@@ -131,9 +132,9 @@ def test_seed_and_selection_determine_the_conversations() -> None:
         ({"source": {"kind": "written", "subjects": ["poetry"]}}, "written: .*algebra, "),
         ({"source": {"kind": "written", "kinds": ["vague"]}}, "kinds"),
         ({"source": {"kind": "written"}, "written": {"n": 3}}, r"source\.kind"),
-        ({"source": {"kind": "written"}, "eval": {"accuracy_n": 3}}, r"eval\.accuracy_n: given 3"),
-        ({"source": {"kind": "starter", "n": 3, "kinds": ["complete"]}}, r"source\.kinds"),
-        ({"source": {"kind": "starter", "n": 3}, "written": {"n": 0}}, "written: .*given 0"),
+        ({"source": {"kind": "written"}, "replay": {"fraction": 0.1}}, r"replay\.source"),
+        ({"source": {"kind": "jsonl", "path": MIXED, "kinds": ["complete"]}}, r"source\.kinds"),
+        ({"source": {"kind": "jsonl", "path": MIXED}, "written": {"n": 0}}, "written: .*given 0"),
     ],
 )
 def test_a_selection_that_is_not_possible_is_refused(sections: dict[str, Any], key: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ def write(folder: Path, form: str, rows: list[dict[str, Any]] = ROWS) -> Path:
     path = folder / f"rows.{form}"
     if form == "jsonl":
         write_jsonl(path, rows)
+    elif form == "jsonl.gz":
+        path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
     elif form == "json":
         path.write_text("\n " + json.dumps(SHAREGPT if rows is ROWS else rows, indent=1))
     elif form == "parquet":
@@ -46,7 +49,7 @@ def write(folder: Path, form: str, rows: list[dict[str, Any]] = ROWS) -> Path:
     return path
 
 
-@pytest.mark.parametrize("form", ["jsonl", "json", "parquet", "csv", "saved"])
+@pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "json", "parquet", "csv", "saved"])
 def test_the_same_rows_come_from_every_form(form: str, tmp_path: Path) -> None:
     path = write(tmp_path, form)
     assert [row["messages"] for row in read_sft_rows(path)] == [row["messages"] for row in ROWS]
@@ -85,7 +88,8 @@ def test_a_data_set_of_the_hub_is_fetched_once(
         ("a.json", b'[{"messages": 1}, 2]', "a.json: row 2: int"),
         ("a.json", b"[1,", "JSON array"),
         ("a.parquet", b"PAR1\x15\x04", "Parquet"),
-        ("a.jsonl.gz", b"\x1f\x8b\x08", "compressed"),
+        ("a.csv.gz", b"\x1f\x8b\x08", "compressed"),
+        ("a.jsonl.gz", b"\x1f\x8b\x08", "gzip"),
         ("a.jsonl", '{"a": 1}'.encode("utf-16"), "UTF-16"),
         ("a.csv", b"prompt,completion\na,b,c\n", "number of cells"),
     ],

@@ -23,7 +23,7 @@ def conversation(
     """Return a conversation with these messages, the user's first. The second user message reveals what is `hidden`."""
     revealed = (2 if hidden else 0) if reveal_at is None else reveal_at
     gap = Gap("", "", "", "", hidden, hidden) if hidden else None
-    return Conversation("c", kind, tuple(messages(*turns)), "starter", answer, revealed, task, gap)
+    return Conversation("c", kind, tuple(messages(*turns)), "test", answer, revealed, task, gap)
 
 
 def spans(loss_mask: Sequence[int]) -> Iterator[tuple[int, int]]:

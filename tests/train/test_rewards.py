@@ -9,7 +9,6 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from nextturn.data_builders.rows import RlRow
-from nextturn.data_builders.starter import starter_problems
 from nextturn.data_builders.tasks import Gap
 from nextturn.probe import equality
 from nextturn.train.recipe import RewardSection
@@ -25,6 +24,7 @@ from nextturn.train.rewards import (
     loops,
     mean_score,
 )
+from support.problems import tasks
 from support.sample_parts import ANSWERED, PROBLEM, chat, given, sample, withheld
 
 # Algebra on these takes hours, or the memory of a large machine.
@@ -166,9 +166,7 @@ def test_pure_strategies_earn_in_the_order_in_which_one_wants_them() -> None:
     """Rewards are compared within a row, so the order has to hold there."""
     rewards = Rewards(RewardSection(), seed=0)
     values: dict[str, list[float]] = {}
-    tasks = [task for task in starter_problems(80, 5, "train") if task.gaps]
-    assert len(tasks) > 30
-    for task in tasks:
+    for task in tasks()[:80]:
         gap, texts = task.gaps[0], {"problem": task.question, "answer": task.answer}
         solved = f"{task.solution}\nThe answer is \\boxed{{{task.answer}}}."
         less = withheld(prompt=chat(gap.question), hidden=(gap.value,), clause=gap.clause, thing=gap.thing, **texts)
@@ -226,7 +224,7 @@ def test_format_wants_no_mark_where_no_answer_is_wanted_yet() -> None:
 
 
 def test_worked_solutions_do_not_count_as_loops() -> None:
-    assert not any(loops(task.solution) for task in starter_problems(100, 3, "train"))
+    assert not any(loops(task.solution) for task in tasks())
     assert loops("The answer is the answer is " * 20)
     assert loops(ANSWERED + " I hope this helps you." * 40)
 

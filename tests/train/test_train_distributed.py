@@ -15,6 +15,7 @@ from nextturn.probe.files import read_json
 from nextturn.train.sft import main
 from support.launches import AS_ON_GPUS, Launched, history, launch, shipped
 from support.model_parts import lora_on
+from support.problems import MIXED
 from support.sft_parts import STEPS, take_back, write_data, write_recipe
 from support.tiny_models import VOCABULARY
 
@@ -48,9 +49,9 @@ def test_zero_3_starts_from_an_adapter_on_a_multimodal_base_and_answers_its_repl
     adapter = lora_on(tiny_multimodal, tmp_path / "adapter", str(tiny_multimodal))
     answering = {"engine": "hf", "model": str(tiny_multimodal), "max_tokens": 8, "dtype": "float32"}
     data = {
-        "source": {"kind": "starter", "n": 12}, "output": {"path": str(tmp_path / "data")},
+        "source": {"kind": "jsonl", "path": MIXED, "n": 12}, "output": {"path": str(tmp_path / "data")},
         "quality": {"max_same_wording": 1.0},
-        "replay": {"fraction": 0.3, "source": "starter", "answers": "model", "model": answering, "tries": 1},
+        "replay": {"fraction": 0.3, "answers": "model", "model": answering, "tries": 1},
     }  # fmt: skip
     (tmp_path / "data.yaml").write_text(yaml.safe_dump(data))
     recipe = write_recipe(tmp_path, adapter, {"recipe": str(tmp_path / "data.yaml")}, {"max_steps": 1, "save_steps": 1})
