@@ -285,7 +285,10 @@ def _locate(data: Any, location: Sequence[int | str]) -> tuple[str, Any]:
     return ".".join(key), data
 
 
-REMOVED = {"rollout.gate": "train on prompts with fewer pieces first, then on all of them (`data.path`)"}
+REMOVED = {
+    "rollout.gate": "train on prompts with fewer pieces first, then on all of them (`data.path`)",
+    "probe.judge_server.verdict": "leave it out; the judge llm gives a reason and a label (`max_tokens` limits both)",
+}
 """Keys of earlier versions, and what to use instead."""
 
 

@@ -101,7 +101,7 @@ def _judge(judge: Judge, turns: list[Row], same: bool, store: RunStore, model: M
     """Fill in the verdicts of user turns and return the number of calls that the judge made."""
     # The run's own labels are kept; turns that could not be labelled are judged again.
     kept = [row for row in turns if same and row["label"]]
-    known = [Verdict(row["label"], None, row["judge_raw"], row.get("p_genuine")) for row in kept]
+    known = [Verdict(row["label"], None, row["judge_raw"]) for row in kept]
     turns = [row for row in turns if not (same and row["label"])]
     cases = [case_of(row) for row in turns]
     with closing(StoredJudge(judge, store.folder / "verdicts.jsonl", again=same)) as stored:

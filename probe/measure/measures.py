@@ -40,8 +40,7 @@ def make_row(kind: str, set_name: str, item: str, messages: Sequence[Message], *
         "kind": kind, "set": set_name, "item": item, "perturbation": NONE,
         "temperature": 0.0, "sample": 0, "messages": list(messages),
         "user_turn": None, "user_cut": None, "label": None, "unscored": None, "judge_raw": None,
-        "p_genuine": None, "specific": None,
-        "grounding": None, "log_p": None, "changed": None,
+        "specific": None, "grounding": None, "log_p": None, "changed": None,
         "reference": None, "extracted": None, "graded_as": None, "strict": None, "lenient": None,
         "outcome": None, "condition": None, "asked": None,
         "attempts": None, "ended": None, "tokens": None,
@@ -218,7 +217,6 @@ def judged(case: Case, verdict: Verdict) -> Row:
         "label": verdict.label,
         "unscored": verdict.unscored,
         "judge_raw": verdict.raw,
-        "p_genuine": verdict.p_genuine,
         "specific": names_answer(case) if verdict.label == GENUINE else None,
     }
 

@@ -80,7 +80,7 @@ class StoredJudge:
     or that ended because its judge failed too often, asks for them again, and a run that ended well does not.
 
     Args:
-        path: JSONL file of {"key", "label", "unscored", "raw", "p_genuine"}, from any number of judges.
+        path: JSONL file of {"key", "label", "unscored", "raw"}, from any number of judges.
         again: Ask once more for the stored verdicts without a label.
         check: See `nextturn.probe.engines.stored.Cache`.
 
@@ -125,7 +125,7 @@ class StoredJudge:
 
 
 def _verdict_in(row: Row) -> Verdict:
-    return Verdict(row["label"], row["unscored"], row["raw"], row.get("p_genuine"))
+    return Verdict(row["label"], row["unscored"], row["raw"])
 
 
 def _refuse_other_files(path: Path) -> None:
