@@ -22,8 +22,8 @@ from nextturn.probe.files import read_json, read_jsonl, write_json
 from nextturn.probe.grading import VERSION
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import Judge, Verdict
-from nextturn.probe.measure.figures import figures
 from nextturn.probe.measure.measures import NO_ANSWER, case_of, grade_answer, grade_clarify, judged
+from nextturn.probe.measure.results import count_figures
 from nextturn.probe.measure.run import WORDS
 from nextturn.probe.measure.store import RunStore, StoredJudge
 from nextturn.probe.models import ModelInfo
@@ -94,7 +94,7 @@ def rejudge(folder: Path, judge: Judge | None, out: Path | None = None) -> dict[
     calls = _judge(judge, turns, same, store, model) if judge is not None else before["timing"].get("judge_calls", 0)
     store.write_samples(rows)
     timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": calls}
-    return store.finish({**figures(rows), "timing": timing})
+    return store.finish({**count_figures(rows), "timing": timing})
 
 
 def _judge(judge: Judge, turns: list[Row], same: bool, store: RunStore, model: ModelInfo) -> int:

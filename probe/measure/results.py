@@ -26,10 +26,9 @@ from nextturn.probe.engines.stored import Row
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, read_jsonl
 from nextturn.probe.judges.labels import GENUINE
-from nextturn.probe.measure.figures import figures
 from nextturn.probe.measure.kept import Texts, restored, samples_file, texts_in
-from nextturn.probe.measure.measures import CLARIFY, clarify_right
-from nextturn.probe.measure.several_turns import DOUBTED, on_the_way
+from nextturn.probe.measure.measures import CLARIFY, accuracy_figures, clarify_figures, clarify_right, followup_figures
+from nextturn.probe.measure.several_turns import DOUBTED, doubted_figures, on_the_way, sharded_figures
 from nextturn.probe.models import ModelInfo
 from nextturn.probe.stats import Estimate
 from nextturn.probe.terminal import printable, say
@@ -218,6 +217,30 @@ def share(count: int, n: int) -> Estimate:
     return Estimate(count / n if n else None, None, n)
 
 
+_COUNT = {
+    "accuracy": accuracy_figures,
+    "clarify": clarify_figures,
+    "actual": followup_figures,
+    "sharded": sharded_figures,
+    "doubted": doubted_figures,
+}
+
+
+def count_figures(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the measures of results.json, counted from the rows of samples.jsonl alone."""
+    counted: dict[str, Any] = {"accuracy": {}, "clarify": {}, "followup": {}}
+    groups: dict[tuple[str, str, str, float], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["kind"], row["set"], row["perturbation"], row["temperature"]].append(row)
+    for (kind, name, perturbation, temperature), group in groups.items():
+        if kind == "followup":
+            of_perturbation = counted[kind].setdefault(name, {}).setdefault(perturbation, {})
+            of_perturbation[f"T={temperature}"] = followup_figures(group)
+        else:
+            counted.setdefault(kind, {})[name] = _COUNT[kind](group)
+    return counted
+
+
 # --- Reading finished runs.
 
 
@@ -340,7 +363,7 @@ def _results_of_all(folders: Sequence[Path]) -> Results:
     models = [found.model for found in each]
     path, label = ("+".join(dict.fromkeys(getattr(model, key) for model in models)) for key in ("path", "label"))
     step = models[0].step if len({model.step for model in models}) == 1 else None
-    counted = figures([{**row, "training": place} for place, of_one in enumerate(rows) for row in of_one])
+    counted = count_figures([{**row, "training": place} for place, of_one in enumerate(rows) for row in of_one])
     model = asdict(ModelInfo(path, label, step, None, models[0].template_sha256))
     return Results.model_validate({"model": model, "settings": each[0].settings.model_dump(), **counted})
 

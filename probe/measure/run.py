@@ -30,7 +30,6 @@ from nextturn.probe.grading import VERSION as GRADING
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.answers import RIGHT, AnswerJudge, answer_case
 from nextturn.probe.judges.labels import Verdict
-from nextturn.probe.measure.figures import figures
 from nextturn.probe.measure.measures import (
     Grader,
     answer_in,
@@ -46,6 +45,7 @@ from nextturn.probe.measure.measures import (
     user_turn_requests,
 )
 from nextturn.probe.measure.perturb import parse_perturbations
+from nextturn.probe.measure.results import count_figures
 from nextturn.probe.measure.several_turns import doubted_rows, sharded_rows
 from nextturn.probe.measure.store import RunStore, StoredJudge
 from nextturn.probe.models import ModelFolder, ModelInfo
@@ -247,7 +247,7 @@ def run_probe(
     }
     check()
     left_out = {loaded.name: len(loaded.left_out) for loaded in sets if loaded.left_out}
-    return store.finish({**figures(rows), **({"left_out": left_out} if left_out else {}), "timing": timing})
+    return store.finish({**count_figures(rows), **({"left_out": left_out} if left_out else {}), "timing": timing})
 
 
 def _prompts(loaded: LoadedSet, system_prompt: str | None) -> list[tuple[Message, ...]]:
