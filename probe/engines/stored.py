@@ -89,10 +89,6 @@ class Cache:
         """Return the row stored under a key."""
         return self._rows.get(key)
 
-    def forget(self, unwanted: Callable[[Row], bool]) -> None:
-        """Make the selected rows missing. They stay in the file, where the last of equal keys counts."""
-        self._rows = {key: row for key, row in self._rows.items() if not unwanted(row)}
-
     def keep(self, rows: dict[str, Row]) -> None:
         """Store rows by key."""
         self._check()

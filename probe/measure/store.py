@@ -81,7 +81,6 @@ class StoredJudge:
 
     Args:
         path: JSONL file of {"key", "label", "unscored", "raw"}, from any number of judges.
-        again: Ask once more for the stored verdicts without a label.
         check: See `nextturn.probe.engines.stored.Cache`.
 
     Raises:
@@ -91,13 +90,11 @@ class StoredJudge:
         calls: Number of calls that the judge made.
     """
 
-    def __init__(self, judge: Judge, path: Path, again: bool = False, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, judge: Judge, path: Path, check: Callable[[], None] = lambda: None) -> None:
         self.name, self.version, self.calls = judge.name, judge.version, judge.calls
         self._judge = judge
         _refuse_other_files(path)
         self._cache = Cache(path, check)
-        if again:
-            self._cache.forget(lambda row: row["label"] is None)
 
     @property
     def hits(self) -> int:
