@@ -15,34 +15,36 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from nextturn.data_builders.dialogue.prompts import judge_prompt
+import yaml
+
 from nextturn.data_builders.dialogue.replies import (
+    CUT,
     EMPTY,
-    LONGEST_ANSWER,
     ROLE_LABEL,
+    Parsed,
     Reply,
-    final_answer,
-    from_verdict,
     read_assistant,
-    read_judge,
-    turn_marks,
+    read_reply,
+    same_words,
 )
-from nextturn.data_builders.dialogue.replies import efficiency as token_efficiency
 from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, open_model
 from nextturn.data_builders.recipe import RoleSection
 from nextturn.data_builders.rows import RlRow
-from nextturn.data_builders.user import marked_answer, questions, read_question, states_result
-from nextturn.probe.conversations import Message
+from nextturn.data_builders.user import LONGEST_ANSWER, marked_answer, questions, read_question, states_result
+from nextturn.probe.conversations import Message, user
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.equality import compare_answers
 from nextturn.probe.errors import RecipeError
-from nextturn.probe.grading import asks, count_marks, strict_answer
+from nextturn.probe.grading import asks, count_marks, lenient_answer, outcome, strict_answer
+from nextturn.probe.judges.llm import after_verdict
+from nextturn.probe.judges.llm import conversation as shown_conversation
 from nextturn.probe.judges.rules import repetition
 from nextturn.probe.recipe import load_named
-from nextturn.probe.text import rough_sentences, words
+from nextturn.probe.text import content_stems, rough_sentences, words
 from nextturn.probe.timelimit import TIMEOUT, Pending, Workers
 from nextturn.train.recipe import RewardSection
 
@@ -132,6 +134,19 @@ def accuracy(sample: Sample) -> Score:
     return mean_score(scores, sample.failures)
 
 
+def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
+    """Return the assistant's last marked answer, else the answer of its last reply.
+
+    Args:
+        cut: Whether the last reply reached its token limit.
+    """
+    replies = [message["content"] for message in messages if message["role"] == "assistant"]
+    answer = next((marked for text in reversed(replies) if (marked := strict_answer(text)) is not None), None)
+    if answer is None and replies and outcome(replies[-1], truncated=cut) == "answered":
+        answer = lenient_answer(replies[-1])
+    return answer
+
+
 # --- Asking: does the first trained reply ask for what is missing, and only then?
 #
 # From -1 to 1. If a fact is withheld: 1 for asking for it by name, 0.5 for asking whether anything is missing, 0 for any other
@@ -156,7 +171,6 @@ def accuracy(sample: Sample) -> Score:
 
 HALF = 0.5
 HINT = "hint"
-OPEN_KINDS = frozenset({HINT, "withheld"})
 UNDECIDED = "undecided"
 """The row cannot tell whether to ask. This is no failure: all samples of its group are rewarded without this part."""
 
@@ -207,7 +221,7 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
     if not row.withholds:
         if _wants_hint(row):
             return -1.0 if states_result(row.answer, row.prompt, reply) else 1.0
-        if row.kind in OPEN_KINDS:
+        if row.kind == HINT:
             return None
         if asks_instead(row, reply):
             return -1.0
@@ -250,16 +264,40 @@ def interactivity(sample: Sample) -> Score:
     return mean_score(scores, sample.failures)
 
 
+def turn_marks(messages: Messages, place: int) -> tuple[bool, bool, bool]:
+    """Return the three marks of the assistant's message at index `place`."""
+    text = messages[place]["content"]
+    earlier = [message["content"] for message in messages[:place] if message["role"] == "assistant"]
+    asked = set(content_stems(messages[place - 1]["content"]))
+    takes_up = not asked or bool(asked & set(content_stems(text)))
+    return takes_up, text.count("?") <= 1, not any(same_words(text, other) for other in earlier)
+
+
 # --- Interactivity by judge: a model gives each whole conversation a verdict from 1 to 5, scaled to 0 to 1.
 #
 # It is known to be gamed by replies that end in a polite question, which `watch/generic_ending` shows.
 #
-# Prompt and reading are those of the dialogue builder, so that data and reward mean the same by it. All verdicts of a step
-# are requested at once, with the retries of probe.client. Equal conversations are judged once: the judge's own noise would
-# otherwise separate them.
+# All verdicts of a step are requested at once, with the retries of probe.client. Equal conversations are judged once: the
+# judge's own noise would otherwise separate them.
 
 TRIES = 3
 """Attempts for a verdict that cannot be read, each with another seed."""
+_JUDGE_PROMPT: str = yaml.safe_load(Path(__file__).with_name("judge.yaml").read_text(encoding="utf-8"))["prompt"]
+_FROM_1_TO_5 = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
+
+
+def judge_prompt(messages: Messages) -> Messages:
+    """Return the prompt that asks a judge for its verdict on a conversation, which it sees as data."""
+    return (user(_JUDGE_PROMPT.format(conversation=shown_conversation(messages))),)
+
+
+def read_judge(reply: Reply) -> Parsed:
+    """Return the last verdict of a judge's reply; unusable if the reply was cut, or has no number from 1 to 5."""
+    text, unusable = read_reply(reply)
+    if unusable == CUT:  # a verdict in it is a draft
+        return Parsed(text, CUT)
+    found = _FROM_1_TO_5.match(after_verdict(reply.text))
+    return Parsed(found.group(1)) if found else Parsed(text, "no_verdict")
 
 
 class InteractivityJudge:
@@ -296,9 +334,9 @@ class InteractivityJudge:
 
 
 def _verdict(answer: Answer) -> Score:
-    if answer.parsed is None or answer.parsed.verdict is None:
+    if answer.parsed is None:
         return Score(None, answer.missing + (f": {answer.detail}" if answer.detail else ""))
-    return Score(from_verdict(answer.parsed.verdict))
+    return Score((int(answer.parsed.text) - 1) / 4)
 
 
 def _texts(conversation: Messages) -> tuple[str, ...]:
@@ -313,7 +351,7 @@ def _texts(conversation: Messages) -> tuple[str, ...]:
 
 
 def efficiency(sample: Sample, efficient_tokens: int) -> Score:
-    scores = [Score(token_efficiency(tokens, efficient_tokens)) for tokens in sample.simulated_tokens]
+    scores = [Score(efficient_tokens / (efficient_tokens + tokens)) for tokens in sample.simulated_tokens]
     return mean_score(scores, sample.failures)
 
 
@@ -349,7 +387,7 @@ def form(sample: Sample) -> Score:
         answering = next((text for text in reversed(turns) if strict_answer(text) is not None), None)
         if answering is not None:
             marks.append(float(count_marks(answering) == 1))
-        elif not (asks(turns[-1]) or sample.row.withholds or sample.row.kind in OPEN_KINDS):
+        elif not (asks(turns[-1]) or sample.row.withholds or sample.row.kind == HINT):
             marks.append(0.0)
         scores.append(Score(fmean(marks)))
     return mean_score(scores, sample.failures)
