@@ -117,12 +117,12 @@ class FiniteGuard(TrainerCallback):  # type: ignore[misc]
 
 # --- SIGTERM, the end of a Slurm job or a machine that is taken away, and Ctrl-C.
 #
-# What was trained since the last checkpoint would be lost: half of a run with `save_steps: 0.5`. transformers' own
-# `enable_jit_checkpoint` does not tell the processes of one another, which get the signal in different steps and would
-# wait for each other for ever, and its checkpoints have no completion marker.
+# Without this, a run loses the steps since its last checkpoint: half of them with `save_steps: 0.5`. transformers' own
+# `enable_jit_checkpoint` does not share the signal between processes. They get it in different steps and would wait for each
+# other for ever. Its checkpoints also have no completion marker.
 #
-# A launcher that ends the others because one process failed sends SIGTERM, too: they wait for the failed one in vain, and are
-# killed 30 seconds later. An inline probe stops after the current batch or verdict, and is resumed at the next start.
+# If one process fails, the launcher sends SIGTERM to the others. They cannot finish the step without the failed process, so
+# the launcher kills them after 30 seconds. An inline probe stops after the current batch or verdict, and is resumed at the next start.
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 SAME_CTRL_C_S = 2.0

@@ -151,28 +151,26 @@ def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
 #
 # From -1 to 1. If a fact is withheld: 1 for asking for it by name, 0.5 for asking whether anything is missing, 0 for any other
 # question, and -1 for a guess, a question followed by a guess, and giving up. If all facts are given: 1 for an answer, 0.5
-# for an answer that ends with a question, 0 for a first reply with neither a question nor a number ("That's it.", which a
-# run learned that was rewarded for asking alone), and -1 for asking instead. If only a hint is wanted, the result gets -1,
-# marked or not. So a needless question costs what a guess costs, as in GRIL (arXiv 2604.19656: a false alarm is -1,
-# detection is rewarded, and less the later it comes), and neither can be made good by the other.
+# for an answer that ends with a question, 0 for a first reply that has neither a question nor a number, such as "That's it.",
+# and -1 for asking instead. If the user asks only for a hint, the result gets -1, marked or not. So a needless question costs
+# as much as a guess, as in GRIL (arXiv 2604.19656: a false alarm is -1, detection is rewarded, and less the later it comes).
+# Only the first reply counts: a correct answer later does not cancel either penalty.
 #
-# A right answer that was guessed earns nothing: `accuracy` scores it 0. When it scored 1 and asking was a part of
-# interactivity, a memorized guess earned more than asking and then solving (1.25 against about 0.99 of 1.6), and SmolLM2
-# memorized twenty prompts.
+# A right answer that was guessed earns nothing: `accuracy` scores it 0. Otherwise a memorized guess would earn more than
+# asking and then solving.
 #
 # Questions are read as the scripted user reads them, so the reward asks for what the user would answer, and the same
 # question is penalized if nothing is missing: with a narrower reading there, a request in every reply would be rewarded on
 # both kinds of rows.
 #
-# A problem that is told piece by piece is not answered before its last piece: an answer is -1, a question 1, anything else 0.
+# A problem that the user reveals in pieces is not answered before its last piece: an answer is -1, a question 1, anything else 0.
 #
-# The part has no value, and needs none, if the row cannot tell whether to ask: nobody knows what is withheld (a model plays
-# the user and words the problem anew), or a question may be the help that was asked for.
+# `asking` is None for rows that do not say whether a question is right, such as rows that ask for a hint.
 
 HALF = 0.5
 HINT = "hint"
 UNDECIDED = "undecided"
-"""The row cannot tell whether to ask. This is no failure: all samples of its group are rewarded without this part."""
+"""The row does not say whether to ask. This is no failure: all samples of its group are rewarded without this part."""
 
 
 def asking(sample: Sample) -> Score:
@@ -184,8 +182,8 @@ def asking(sample: Sample) -> Score:
 
 
 def guessed(sample: Sample) -> bool:
-    """Return True if a right answer is no merit: the sample did not ask for the withheld fact, or told the result instead of
-    a hint."""
+    """Return True if a right answer must not be rewarded: the sample did not ask for the withheld fact, or gave the result
+    instead of a hint."""
     if not sample.conversations:
         return False
     value = asked_rightly(sample.row, sample.conversations[0][sample.start]["content"])
@@ -193,7 +191,7 @@ def guessed(sample: Sample) -> bool:
 
 
 def _wants_hint(row: RlRow) -> bool:
-    return row.kind == HINT and row.turn == 0  # later on the user tries, and is told whether that is right
+    return row.kind == HINT and row.turn == 0  # in later turns the user tries, and the reply says whether that is right
 
 
 def asks_instead(row: RlRow, reply: str) -> bool:
@@ -215,7 +213,7 @@ def _user_messages(row: RlRow) -> tuple[str, ...]:
 
 
 def asked_rightly(row: RlRow, reply: str) -> float | None:
-    """Return the value of `asking` for a first reply; None if the row cannot tell whether to ask."""
+    """Return the value of `asking` for a first reply; None if the row does not say whether to ask."""
     if row.shards:
         return -1.0 if marked_answer(reply) is not None else 1.0 if asks(reply) else 0.0
     if not row.withholds:

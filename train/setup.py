@@ -101,7 +101,7 @@ def trains_on_gpus(given: dict[str, Any]) -> bool:
 
 
 def check_devices(given: dict[str, Any], on_gpu: bool, for_cpus: bool, gpus: int) -> None:
-    """Refuse what would fail late, or would train on CPUs where GPUs were meant.
+    """Raise an error for settings that would fail after startup, or would train on CPUs although GPUs are present.
 
     Args:
         given: The recipe's `train:` section.

@@ -41,7 +41,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """The log-probability of `target_ids` (not empty) after `prefix_ids` is wanted."""
+    """The log-probability of `target_ids` (not empty) after `prefix_ids` is requested."""
 
     prefix_ids: tuple[int, ...]
     target_ids: tuple[int, ...]

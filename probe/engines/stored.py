@@ -108,8 +108,8 @@ class StoredEngine:
     """An engine whose completions and scores are kept in `folder`.
 
     The key holds weights, template, engine, prompt, sampling settings and seed, so that the completions of one checkpoint
-    are never used for another. The batches are stored as well: an engine may choose them by the free memory, which can
-    differ at the next start, and a rerun has to round as the first run did.
+    are never used for another. Batch sizes depend on free memory. The batches are stored so that a resumed run uses the
+    same batches and gets the same floating-point results.
 
     Args:
         check: See `Cache`.

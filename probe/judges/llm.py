@@ -92,8 +92,8 @@ class LlmJudge:
         example = next(" ".join(verdict.raw.split())[:200] for verdict in failed if verdict.unscored == reasons[0][0])
         raise JudgeError(
             f"{self}: {len(failed)} of {len(verdicts)} verdicts failed, more than {FAILED_AT_MOST:.0%} "
-            f"({', '.join(f'{reason} {count}' for reason, count in reasons)}; for example: {example or 'no text'}). Fix the "
-            f"server or its settings ({CUT_OFF}: larger max_tokens) and run this again"
+            f"({', '.join(f'{reason} {count}' for reason, count in reasons)}; such as: {example or 'no text'}). Fix the server "
+            f"({CUT_OFF}: raise max_tokens) and run this again"
         )
 
     def _verdict(self, reply: ServerReply) -> Verdict:

@@ -3,8 +3,7 @@
 - accuracy: how often the final answer is right, read strictly and leniently, with the outcome of every reply. Items with
   lettered options are graded by the letter, other items by the value of the answer.
 - clarify: does the model ask when information is missing, and answer when nothing is? The two rates are reported separately,
-  because a model that asks about everything has a high follow-up rate: a small model trained only on scripted clarifying
-  questions asked back on 98 of 100 complete problems.
+  because a model that asks about everything has a high rate of needed questions.
 - followup: the user-turn probe of arXiv 2604.02315. After a question and the model's own answer, the same model opens the
   user's turn, without instruction or persona, and a judge labels the turn. The rate is genuine follow-ups over *judged* turns.
   Turns that the judge could not label are counted by reason and never count as not genuine.
@@ -266,8 +265,7 @@ OFTEN = 3
 def repeated_turns(rows: Sequence[Row]) -> tuple[float | None, str]:
     """Return the share of user turns that come word for word on OFTEN or more items, and the most frequent of them ("" if none).
 
-    Such a turn fits any answer, whatever a judge says of it alone: a model that learned to ask for the next piece of a problem said "I can't
-    finish it with that alone. What else do you know?" after half of its solutions, and the judge `rules` called that genuine.
+    Such a turn fits any answer, even if a judge calls each single turn genuine.
     """
     items: dict[tuple[str, ...], set[str]] = defaultdict(set)
     worded = [(row, tuple(words(row["user_turn"] or ""))) for row in rows]

@@ -107,7 +107,7 @@ class ShardedResults(_Frozen):
 
 
 class DoubtedResults(_Frozen):
-    """Right answers that were kept and wrong ones that were corrected after the user told another result."""
+    """Right answers that were kept and wrong ones that were corrected after the user claimed another result."""
 
     n_right: int
     kept: Estimate
@@ -464,7 +464,7 @@ def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
 
 
 def run_names(folders: Sequence[Path], results: Sequence[Results]) -> list[str]:
-    """Return a name for each run: its label and step, after its folder where that alone would not tell runs apart.
+    """Return a name for each run: its label and step, after its folder where that alone is not unique.
 
     The checkpoints of one training run are named alike: all of them with their folder, or none.
     """
@@ -480,7 +480,7 @@ def run_names(folders: Sequence[Path], results: Sequence[Results]) -> list[str]:
     root = os.path.commonpath([folder.absolute().parent for folder in folders])
     names: list[str] = []
     for folder, family, name in zip(folders, families, plain, strict=True):
-        # RUN/probe/step-N tells no more than RUN/step-N.
+        # RUN/probe/step-N says no more than RUN/step-N.
         above = [part for part in folder.absolute().relative_to(root).parts if part != "probe"]
         above = above[:-1] if above[-1:] == [name] else above
         whole = printable("/".join((*above, name))) if family in unclear else name

@@ -340,7 +340,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
     work = [work_of(loaded, probe) for loaded in sets]
     for loaded, of_set in zip(sets, work, strict=True):
         replies = "its own replies" if loaded.transcript else f"at most {of_set.answers} prompts"
-        pieces = f"; {sum(map(bool, loaded.shards))} of {len(loaded.items)} told in pieces" if loaded.shards else ""
+        pieces = f"; {sum(map(bool, loaded.shards))} of {len(loaded.items)} given in pieces" if loaded.shards else ""
         lines.append(f"set       {loaded.name}: {replies} for {', '.join(loaded.measures)}{pieces}")
         lines += [f"          {loaded.name}: {remark}" for remark in loaded.remarks]
         if how := describe_grading(loaded):
@@ -424,7 +424,7 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
             raise DataError(f"{path}: pairs of problems can only measure clarify, not {', '.join(section.measures)}")
         pairs = choose(read_pairs(path, section.columns), section.n, probe.seed)
         return LoadedSet(name, (), tuple(pairs), ("clarify",))
-    # Nobody here can mend a row of the hub.
+    # The user cannot correct a row of the hub.
     left_out: list[str] | None = None if section.path and Path(section.path).exists() else []
     items = read_items(path, section.instruction, section.transcript, section.columns, left_out)
     if left_out:

@@ -202,7 +202,7 @@ def test_a_run_has_the_documented_figures_and_the_report_shows_them(finished: An
 def test_fewer_items_can_be_asked_over_several_turns_than_once(measure: Any, tiny_model: Path, tmp_path: Path) -> None:
     results = measure(section(tmp_path, n_turns=1), tmp_path / "out")
     probe = section(tmp_path)
-    assert "2 of 3 told in pieces" in describe(resolve(str(tiny_model)), probe, load_sets(probe), [])
+    assert "2 of 3 given in pieces" in describe(resolve(str(tiny_model)), probe, load_sets(probe), [])
     doubted = results["doubted"]["maths"]
     assert (results["accuracy"]["maths"]["n"], results["sharded"]["maths"]["n"]) == (3, 1)
     assert doubted["n_right"] + doubted["n_wrong"] == 1
