@@ -366,7 +366,7 @@ class Chat:
         self._closes_user = self.tokenizer.decode(ids[:end]).strip()
 
     def _stop_ids(self, end_ids: Iterable[int], header_ids: Sequence[int]) -> tuple[int, ...]:
-        """Return what ends a turn, the surest first: its end, the ends of a text, and any special token of a role's header.
+        """Return the tokens that end a turn, the most certain first: its end, the ends of a text, and any special token of a role's header.
 
         In templates such as GLM's and DeepSeek's nothing but the assistant's header ends a user turn.
         """
@@ -386,7 +386,7 @@ class Chat:
         return told[told.index(question) + len(question) : told.index(answer)]
 
     def _check_parts(self, own: str) -> bool:
-        """Return True if the assistant writes before its content (`own`) what would stop it, as gpt-oss does: its turn has parts.
+        """Return True if an assistant turn has a stop token before its content (in `own`), as with gpt-oss: it has parts.
 
         Raises:
             TemplateError: The generation prompt opens another part than that of the content, so that no answer can be found.

@@ -250,7 +250,7 @@ class Client:
 
     @asynccontextmanager
     async def _slot(self, new: bool) -> AsyncIterator[None]:
-        """Hold a slot. Of `new` requests one at a time waits for it, so a request that failed is not left for the end."""
+        """Hold a slot. Only one of the `new` requests waits for it at a time, so failed requests are repeated before the end."""
         async with self._new if new else nullcontext():
             await self._slots.acquire()
         try:

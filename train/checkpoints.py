@@ -42,7 +42,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Launch:
-    """What a step and the optimizer's saved state depend on.
+    """The properties of a launch that a step and the optimizer's saved state depend on.
 
     Attributes:
         processes: Over all nodes.
@@ -122,8 +122,8 @@ def _check_fits(checkpoint: Path, now: Launch) -> None:
         ) from None
     if then.per_step != now.per_step:
         raise BadInput(
-            f"{checkpoint}: saved with {then.per_step} rows a step ({then}), given {now.per_step}; launch as before, set "
-            "data.rows_per_step or rollout.samples_per_step, or use --model.name and a new --train.output_dir"
+            f"{checkpoint}: saved with {then.per_step} rows a step ({then}), given {now.per_step} ({now}); launch as before, "
+            "set data.rows_per_step (rollout.samples_per_step), or begin a new run with --model.name"
         )
     if then != now and (then.zero or now.zero):
         raise BadInput(

@@ -1,4 +1,4 @@
-"""What ends a run early, on all processes at once: a loss or gradient that is not finite, SIGTERM, or Ctrl-C.
+"""End a run early, on all processes at once: on a loss or gradient that is not finite, on SIGTERM, or on Ctrl-C.
 
 Without the guard, training continues: plain torch applies NaN to the weights, DeepSpeed skips the step without a message,
 and the logs show the last good loss. The guard leaves a trace on the device, for which nothing waits: the loss of every
@@ -224,7 +224,7 @@ def return_freed() -> bool:
 
 
 class ReturnsFreedMemory(TrainerCallback):  # type: ignore[misc]
-    """Returns freed memory every tenth step, and after what earlier callbacks did at a checkpoint, such as a probe."""
+    """Returns freed memory every tenth step, and after the earlier callbacks at a checkpoint, such as a probe."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step % TRIM_STEPS == 0:

@@ -144,7 +144,7 @@ class PairTrainer(ResumableTrainer, DPOTrainer):
 
 
 class RolloutTrainer(ResumableTrainer, GRPOTrainer):
-    """trl's GRPOTrainer with what rollouts need.
+    """trl's GRPOTrainer with the rollouts of this package.
 
     Attributes:
         row_ids: The rows of the current prompts, which trl does not pass to a rollout function.
@@ -170,7 +170,7 @@ class RolloutTrainer(ResumableTrainer, GRPOTrainer):
     # Relies on transformers 5.17.0 (4711d0506786) transformers.trainer:Trainer._load_from_checkpoint
     #   model.load_adapter(
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load the trained adapter alone: transformers would also load a `ref` adapter, which older checkpoints have."""
+        """Load only the trained adapter. transformers would also load a `ref` adapter if the checkpoint has one."""
         if isinstance(self.model, PeftModel):
             load_adapter(self.model, Path(resume_from_checkpoint))
         else:

@@ -187,7 +187,7 @@ class DataSection(PairSection):
     columns: dict[str, str] = {}
     """The file's own names of `messages`, `prompt`, `completion` or `system`, such as {prompt: question_text, completion: reply}."""
     on_bad_row: Literal["stop", "skip"] = "stop"
-    """What to do with rows that are not valid conversations. `stop`: end the run and report all of them. `skip`: leave them out and report how many."""
+    """What to do with rows that are not valid conversations: stop and report all of them, or skip them and report how many."""
     validation: str | None = None
     """Other conversations, as in `path`, whose loss is logged (by `train.eval_strategy`; default: at every save)."""
     loss_on: LossOn = "assistant"
@@ -363,7 +363,7 @@ def check_sampling(rollout: RolloutSection, train: Mapping[str, Any]) -> None:
 
 
 class TrainRecipe(RecipeSection):
-    """What the recipes of all stages have in common."""
+    """The keys that recipes of all stages have."""
 
     rows_key: ClassVar[str] = "data.rows_per_step"
 
@@ -476,7 +476,7 @@ class GrpoRecipe(TrainRecipe):
 
 
 def _check_inline(probe: ProbeSection, given: Mapping[str, Any]) -> None:
-    """The live weights are measured in the training processes: by transformers, or by the vLLM that GRPO has there."""
+    """Check the engine of an inline probe. Transformers measures the live weights in the training processes, or GRPO's vLLM does."""
     colocated = (
         given.get("use_vllm")
         and given.get("vllm_mode", "colocate") == "colocate"

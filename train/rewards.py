@@ -457,7 +457,7 @@ OF_ROW = ("id", "kind", "answer", "problem", "solution")
 
 
 def shared_columns(rows: Iterable[RlRow]) -> list[str]:
-    """Return the names of what every prompt brings for a reward function."""
+    """Return the names of the columns that all prompts have for a reward function."""
     every = list(rows)
     own = [name for name in every[0].columns if all(name in row.columns for row in every)]
     return [*own, *(name for name in OF_ROW if all(getattr(row, name) for row in every))]

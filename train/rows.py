@@ -87,8 +87,8 @@ def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> 
 def probed_in_training(
     conversations: Iterable[Sequence[Message]], questions: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Yield a warning for each question set of the probe whose questions, word for word, are user messages of the training
-    conversations: its figures then show what was memorized.
+    """Yield a warning for each question set of the probe that has questions which are user messages of the training data, word
+    for word. The figures of such a set show what was memorized.
 
     Args:
         questions: The questions of each set.

@@ -1,4 +1,4 @@
-"""What all stages do around their trainer: the command, the input, the run directory, guards and probes, the model card.
+"""Run a stage around its trainer: the command, the input, the run directory, guards and probes, the model card.
 
 A stage makes a `Run`, then its rows, then its trainer. `Run.train` trains from the beginning or from a checkpoint. Files of
 a run directory, in the order in which they are written: user_model.json of a user model, recipe.json, checkpoints and probes,

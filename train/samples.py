@@ -60,7 +60,7 @@ def group_figures(scored: Sequence[Scored], num_generations: int) -> dict[str, f
 
 
 def watch_figures(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return what shows that a policy games its reward, each as a mean over the samples to which it applies.
+    """Return the figures that show whether a policy games its reward, as means over the samples to which they apply.
 
     A judge likes replies that end in a polite question, and asking about everything looks like interest; both cost accuracy
     later. So of the first trained reply: does it end in a question that fits any conversation, does it ask although nothing

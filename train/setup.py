@@ -146,7 +146,7 @@ def _no_deepspeed(on_gpu: bool) -> str:
 
 
 def launch_line(trainer: Any) -> str:
-    """Return what this launch is in the libraries' own terms, since a wrong launch trains without any message."""
+    """Describe this launch in the libraries' own terms, since a wrong launch trains without any message."""
     accelerator = trainer.accelerator
     plugin = accelerator.state.deepspeed_plugin
     kind = f"ZeRO-{plugin.zero_stage}" if plugin else accelerator.distributed_type.value.replace("NO", "no sharding")

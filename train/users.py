@@ -1,4 +1,4 @@
-"""Say how good simulated users are, side by side: user models, prompted models, the scripted user, and the data's own users.
+"""Compare simulated users by the same measures: user models, prompted models, the scripted user, and the data's own users.
 
     nextturn users runs/user_smol smollm2-135m --data held_out.jsonl
 

@@ -1,4 +1,4 @@
-"""What is measured of a model: what each measure asks, and how its figures are counted from the rows of samples.jsonl.
+"""The measures: what each one asks a model, and how its figures are counted from the rows of samples.jsonl.
 
 - accuracy: how often the final answer is right, read strictly and leniently, with the outcome of every reply. Items with
   lettered options are graded by the letter, other items by the value of the answer.
@@ -263,7 +263,7 @@ OFTEN = 3
 
 
 def repeated_turns(rows: Sequence[Row]) -> tuple[float | None, str]:
-    """Return the share of user turns that come word for word on OFTEN or more items, and the most frequent of them ("" if none).
+    """Return the share of user turns with the same words on OFTEN or more items, and the most frequent of them ("" if none).
 
     Such a turn fits any answer, even if a judge calls each single turn genuine.
     """

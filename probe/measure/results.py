@@ -1,4 +1,4 @@
-"""Finished probe runs as typed objects: results.json (schema 1) and what a comparison needs of samples.jsonl.
+"""Finished probe runs as typed objects: results.json (schema 1) and the values of samples.jsonl.
 
 `nextturn.probe.measure.measures` counts the figures that results.json holds and `nextturn.probe.measure.store` writes the
 file. This module is its only schema for readers. Fields that it does not name are ignored, so files of older versions are
@@ -246,7 +246,7 @@ def count_figures(rows: Sequence[Row]) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)  # compared by identity, so that results computed from it can be cached
 class Samples:
-    """What a comparison needs of samples.jsonl.
+    """The values of samples.jsonl that a comparison needs.
 
     Attributes:
         values: The values behind each rate, by item.
@@ -335,7 +335,7 @@ def load_runs(folders: Sequence[Path], questions: Sequence[str] = ()) -> tuple[F
 
 
 def _runs_among(folders: list[Path]) -> list[Path]:
-    """Return the folders without what a pattern such as recipes/results/* names besides runs.
+    """Return the folders that hold runs. A pattern such as recipes/results/* also names other things.
 
     A name of nothing stays and is an error later. With fewer than two runs everything stays, because a name may be wrong.
     """
@@ -441,7 +441,7 @@ def _read_samples(*versions: tuple[Path, int, int]) -> Samples:
 
 
 def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
-    """Yield the rates that a row counts in, with its value; nothing for what could not be scored."""
+    """Yield the rates that a row counts in, with its value; nothing for a row without a score."""
     kind, name = row["kind"], row["set"]
     if kind == "accuracy":
         yield from ((Metric(kind, name, scoring), row[scoring]) for scoring in ("lenient", "strict"))

@@ -531,7 +531,7 @@ def _answer_judge(probe: ProbeSection, sets: Sequence[LoadedSet]) -> AnswerJudge
 
 
 def _graded_otherwise(loaded: LoadedSet, section: SetSection | None, judge: AnswerJudge | None) -> dict[str, Any]:
-    """Return what the settings say of a set whose answers are not read as numbers, letters or formulas."""
+    """Return the settings of a set whose answers are not read as numbers, letters or formulas."""
     if loaded.by_judge and judge:
         return {"grader": judge.version}
     if section is not None and section.grader:
@@ -551,7 +551,7 @@ _NOT_COMPARED = ("sets", "batch_tokens", "when", "user_model", "judge", "judge_s
 def settings_of(
     probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: str, answer_judge: AnswerJudge | None = None
 ) -> dict[str, Any]:
-    """Return what a run is compared and resumed by: every setting that can change a number, and what was asked."""
+    """Return the settings by which a run is compared and resumed: all that can change a number, and the questions."""
     kept = {key: value for key, value in recipe_dict(probe).items() if key not in _NOT_COMPARED}
     asked = {
         loaded.name: {

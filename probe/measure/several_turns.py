@@ -99,7 +99,7 @@ def sharded_rows(
 
 
 def _shown(reply: Completion) -> str:
-    """Return what the user sees of a reply."""
+    """Return the part of a reply that the user sees."""
     return answer_in(reply.text) or ""
 
 

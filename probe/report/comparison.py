@@ -117,7 +117,7 @@ ALIKE = 0.2
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table of figures of several runs and what else a report says about them.
+    """The figures of several runs, and the notes of a report about them.
 
     Attributes:
         runs: The runs in order; the first is the baseline.
@@ -190,7 +190,7 @@ class Comparison:
         return ROUGH if ROUGH in names else names.pop()
 
     def title(self, metric: Metric) -> str:
-        """Return what a figure is called within the tables of its set."""
+        """Return the name of a figure in the tables of its set."""
         if metric.measure == "followup" and metric.name == "rate":
             return f"{self.followup} {metric.temperature}"
         return f"{metric.name} accuracy" if metric.measure == "accuracy" else metric.name
