@@ -165,7 +165,8 @@ def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
 #
 # A problem that the user reveals in pieces is not answered before its last piece: an answer is -1, a question 1, anything else 0.
 #
-# `asking` is None for rows that do not say whether a question is right, such as rows that ask for a hint.
+# `asking` is None for rows that do not say whether a question is right, such as the later turns of rows that ask for
+# a hint.
 
 HALF = 0.5
 HINT = "hint"
@@ -246,8 +247,8 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
 
 # --- Interactivity by rule: does the policy listen?
 #
-# Three marks from 0 to 1 of every turn from the first trained one on, as in the dialogue builder: it *takes up* a word or
-# number of the user's message, asks at most *one question*, and is *fresh*, repeating no earlier turn.
+# Three marks from 0 to 1 of every turn from the first trained one on: it *takes up* a word or number of the user's message,
+# asks at most *one question*, and is *fresh*, repeating no earlier turn.
 
 
 def interactivity(sample: Sample) -> Score:
