@@ -172,8 +172,8 @@ class OwnSimulator:
             inspect.signature(self.own.turns).bind(())
         except Exception as error:
             raise BadInput(
-                f"{where}.engine: {section.engine} cannot be used ({_said(error)}); expected a file in the folder where the command "
-                "runs, without .py, and a class that takes `options` and has `turns(requests)`: docs/data.md, Simulated users"
+                f"{where}.engine: {section.engine} cannot be used ({_said(error)}); expected MODULE:CLASS, found in the "
+                "working folder, that takes `options` and has `turns(requests)` (docs/data.md, Simulated users)"
             ) from error
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:

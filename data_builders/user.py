@@ -126,7 +126,7 @@ class ScriptedUser:
 ABOUT = ("withheld", "anything", "given", "following", "other")
 """What a question can be about. Of several questions, the first in this order is answered."""
 _LAST_SENTENCES = 4  # sentences of a reply that are read; earlier questions are ones that it has answered itself
-_LONGEST_ANSWER = 200  # no reference answer is as long, and a comparison could take forever
+LONGEST_ANSWER = 200  # no reference answer is as long, and a comparison could take forever
 _AT_LEAST = 0.5
 
 _STATED_ANSWER = re.compile(r"\banswer\s*(?:is|:|=)[\s:*$\\(]{0,6}-?\d", re.IGNORECASE)  # without a mark
@@ -164,7 +164,7 @@ def marked_answer(text: str) -> str | None:
     answer = strict_answer(text)
     if answer is None and _STATED_ANSWER.search(text) and not text.rstrip().endswith("?"):
         answer = lenient_answer(text)
-    return answer[:_LONGEST_ANSWER] if answer else None
+    return answer[:LONGEST_ANSWER] if answer else None
 
 
 def states_result(answer: str, prompt: Sequence[Message], reply: str) -> bool:

@@ -42,8 +42,8 @@ UNKNOWN = "unknown"
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "<|im_end|>", "<eos>", "</s>", "<|return|>")
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 """Where the templates look for the thoughts of a message."""
-# What a template that writes the date (Llama 3.2) takes for today: what is trained, and what is measured of a base and of its
-# checkpoints on other days, has to be one prompt. It is the date that Llama 3.1 and 3.2 write where they are told none.
+# Fixed date for templates that insert today's date (Llama 3.2). Training and all probes must use the same prompt, also on
+# different days. Llama 3.1 and 3.2 use this date by default.
 _TODAY = datetime(2024, 7, 26)
 
 
@@ -81,7 +81,7 @@ class Chat:
             raise TemplateError("the tokenizer has no chat template; nextturn needs a chat model, not a base model")
         self.tokenizer = tokenizer
         self._options = dict(switches or {})
-        # A run that was begun when templates wrote another date is not gone on with.
+        # The fixed date is part of the hash, so that runs with another date are not resumed.
         dated = f"{_TODAY:%Y-%m-%d}" if "strftime_now" in tokenizer.chat_template else ""
         self.template_sha256 = sha256_text(tokenizer.chat_template + dated)
         self._has_system, self.has_parts = True, False
@@ -365,7 +365,7 @@ class Chat:
         self._closes_user = self.tokenizer.decode(ids[:end]).strip()
 
     def _stop_ids(self, end_ids: Iterable[int], header_ids: Sequence[int]) -> tuple[int, ...]:
-        """Return what ends a turn, the surest first: its end, the ends of a text, and any special token of a role's header.
+        """Return the tokens that end a turn, the most certain first: its end, the ends of a text, and any special token of a role's header.
 
         In templates such as GLM's and DeepSeek's nothing but the assistant's header ends a user turn.
         """
@@ -385,7 +385,7 @@ class Chat:
         return told[told.index(question) + len(question) : told.index(answer)]
 
     def _check_parts(self, own: str) -> bool:
-        """Return True if the assistant writes before its content (`own`) what would stop it, as gpt-oss does: its turn has parts.
+        """Return True if an assistant turn has a stop token before its content (in `own`), as with gpt-oss: it has parts.
 
         Raises:
             TemplateError: The generation prompt opens another part than that of the content, so that no answer can be found.
@@ -393,9 +393,8 @@ class Chat:
         stops = [token for token in self.text_ids(own) if token in self.stop_ids]
         if stops and not self._own:
             raise TemplateError(
-                f"the chat template writes {own!r} before an assistant's content, and {self.tokenizer.decode(stops[:1])} ends "
-                "a turn: its generation prompt opens another part of the turn than that of the answer; put a chat_template.jinja "
-                "into the model's folder whose generation prompt ends before it"
+                f"the chat template writes {own!r} before an answer, and {self.tokenizer.decode(stops[:1])} ends a turn; put a "
+                "chat_template.jinja whose generation prompt ends before it into the model's folder"
             )
         return bool(stops)
 

@@ -219,7 +219,7 @@ class Client:
             if all(server.gone for server in self._servers):
                 raise EngineError(
                     f"no server answers ({self._urls}; last: {reply.detail}); check that it runs, its address with port and "
-                    "/v1, and the recipe's timeout_s; replies so far are stored, and the same command asks for the rest"
+                    "/v1, and timeout_s. Replies so far are stored; the same command resumes"
                 )
 
             # Return the reply, or try again. A request that reached no server was no attempt.
@@ -250,7 +250,7 @@ class Client:
 
     @asynccontextmanager
     async def _slot(self, new: bool) -> AsyncIterator[None]:
-        """Hold a slot. Of `new` requests one at a time waits for it, so a request that failed is not left for the end."""
+        """Hold a slot. Only one of the `new` requests waits for it at a time, so failed requests are repeated before the end."""
         async with self._new if new else nullcontext():
             await self._slots.acquire()
         try:

@@ -240,7 +240,7 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
             and then the assistant again.
     """
     if not isinstance(messages, list) or not messages:
-        raise DataError(f"{where}: an empty conversation, wanted a list of messages")
+        raise DataError(f"{where}: an empty conversation, expected a list of messages")
     turns = messages[1:] if isinstance(messages[0], dict) and messages[0].get("role") == "system" else messages
     if not turns:
         raise DataError(f"{where}: a conversation with a system message alone")
@@ -258,7 +258,7 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
             of_tools = "follow an assistant's `tool_calls`" if with_tools else "cannot be probed"
             hint = f"; turns of tools {of_tools}" if role in _TOOL_ROLES else ""
             raise DataError(
-                f"{where}: roles do not alternate, message {number} is {role!r}, wanted {' or '.join(map(repr, wanted))}{hint}"
+                f"{where}: roles do not alternate, message {number} is {role!r}, expected {' or '.join(map(repr, wanted))}{hint}"
             )
         if calls and not all(map(_is_call, calls if isinstance(calls, list) else [None])):
             raise DataError(
@@ -294,8 +294,8 @@ def _check_marks(message: Message, where: str) -> None:
     if not sound or (message.get("role") != "assistant" and ("loss" in marks or any(marks.values()))):
         given = ", ".join(f"`{key}: {mark!r}`" for key, mark in marks.items())
         raise DataError(
-            f"{where} ({message.get('role')}) has {given}; wanted `loss` true or false, or in its place `train` true or false "
-            "or `weight` 1 or 0, and only on an assistant's message: with false or 0 it is shown and not learned"
+            f"{where} ({message.get('role')}) has {given}; expected, on an assistant's message only, one of `loss` or `train` "
+            "(true or false) and `weight` (1 or 0)"
         )
 
 
@@ -319,7 +319,7 @@ def check_text(text: str, where: str) -> None:
     Exports that cut texts at a length leave half an emoji behind.
     """
     if len(text) > MOST_CHARACTERS:
-        raise DataError(f"{where} holds {len(text):,} characters, wanted at most {MOST_CHARACTERS:,}")
+        raise DataError(f"{where} holds {len(text):,} characters, expected at most {MOST_CHARACTERS:,}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -372,7 +372,7 @@ def read_transcripts(path: Path, columns: Mapping[str, str] | None = None) -> li
         conversation = conversation_in(row)
         if conversation is None:
             raise DataError(
-                f"{place(path, number)}: no conversation in it, wanted `messages` with {{role, content}} or `conversations` "
+                f"{place(path, number)}: no conversation in it, expected `messages` with {{role, content}} or `conversations` "
                 f"with {{from, value}} (has {', '.join(row) or 'nothing'}); `columns: {{messages: NAME}}` of the set gives another name"
             )
         transcript = take_apart(conversation, place(path, number))
@@ -398,7 +398,7 @@ def take_apart(conversation: Any, where: str) -> Transcript | str:
         DataError: it is no list of messages, or a role has a name that is not known.
     """
     if not isinstance(conversation, list) or not conversation:
-        raise DataError(f"{where}: an empty conversation, wanted a list of messages")
+        raise DataError(f"{where}: an empty conversation, expected a list of messages")
     system: list[str] = []
     turns: list[Message] = []
     silent = False
@@ -408,7 +408,7 @@ def take_apart(conversation: Any, where: str) -> Transcript | str:
         role, content = message["role"], message["content"]
         if role not in (*ROLES, *_TOOL_ROLES):
             raise DataError(
-                f"{where}: message {number} has the role {role!r}, wanted user or assistant (also read: {', '.join(ROLES)}); "
+                f"{where}: message {number} has the role {role!r}, expected user or assistant (also read: {', '.join(ROLES)}); "
                 "rename the roles in the file"
             )
         if role in _TOOL_ROLES or message.get("tool_calls"):

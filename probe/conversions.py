@@ -33,7 +33,7 @@ from nextturn.probe.weights import (
 MANIFEST = "nextturn_source.json"
 # Increased if a conversion changes what it writes, so that older folders are made again.
 FORMAT = 1
-_ADVICE = "set NEXTTURN_CACHE to a folder with room that can be written and locked"
+_ADVICE = "set NEXTTURN_CACHE to a folder with free space that can be written and locked"
 
 
 def cache_root() -> Path:

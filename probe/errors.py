@@ -1,7 +1,7 @@
 """The exceptions of all three packages, and how a command reports them.
 
 Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted, 143 told to end. Bad input gets one line that says what was
-given, what was wanted and what to do.
+given, what was expected and what to do.
 """
 
 from __future__ import annotations

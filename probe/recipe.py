@@ -289,6 +289,7 @@ def _locate(data: Any, location: Sequence[int | str]) -> tuple[str, Any]:
 
 REMOVED = {
     "rollout.gate": "train on prompts with fewer pieces first, then on all of them (`data.path`)",
+    "probe.judge_server.verdict": "leave it out; the judge llm gives a reason and a label (`max_tokens` limits both)",
     "source.largest": "leave harder problems out of the file",
     **dict.fromkeys(("eval", "eval.accuracy_n"), "name a file of held-out problems in the probe's sets"),
     **dict.fromkeys(

@@ -97,8 +97,6 @@ class ServerSection(RecipeSection):
     """The longest time in seconds that one request waits for rate limits in total."""
     max_tokens: int = 1024
     """Tokens of a judge's reply at most, thinking included; user turns and answers have limits of their own."""
-    verdict: Literal["text", "probability"] = "text"
-    """How a judge answers: a reason and a label as text, or one token whose log-probabilities give each label's probability."""
     enable_thinking: bool | None = None
     """For a judge: passed to the chat template by vLLM and SGLang, since thinking may use up `max_tokens`; default: the template's."""
     extras: bool = True

@@ -27,7 +27,7 @@ class Shards:
 
     Attributes:
         wish: What the user wants: the question.
-        facts: What the user tells afterwards, in the order of the problem.
+        facts: What the user reveals afterwards, in the order of the problem.
     """
 
     wish: str

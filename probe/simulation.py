@@ -34,7 +34,7 @@ class Intent:
         short: The bare fact, such as "12 marbles".
         ask: A reply that asks for the withheld fact.
         hidden: Texts of the problem that no message may state before the user reveals them.
-        shards: Facts that the user tells one by one, one in each turn.
+        shards: Facts that the user reveals, one in each turn.
         columns: The prompt's further columns, in GRPO on prompts of one's own.
     """
 
@@ -59,7 +59,7 @@ class Intent:
 
 @dataclass(frozen=True)
 class UserRequest:
-    """A user turn that is wanted.
+    """A request for a user turn.
 
     Attributes:
         messages: The conversation so far; the last message is the assistant's.
@@ -76,7 +76,7 @@ class UserRequest:
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """The pieces of the problem that the user has still to tell."""
+        """The pieces of the problem that the user has not revealed yet."""
         return self.intent.shards[sum(message["role"] == "user" for message in self.messages[self.start :]) :]
 
 
@@ -109,7 +109,7 @@ class Simulator(Protocol):
 
 
 class ShardedUser:
-    """A user without a model who tells the `shards` of its intent, one in each turn, and ends the conversation after the last."""
+    """A user without a model who reveals the `shards` of its intent, one in each turn, and ends the conversation after the last."""
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
         """Return the next shard of each conversation."""

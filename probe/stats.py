@@ -2,8 +2,8 @@
 
 - A rate has Wilson's score interval: follow-up rates near 1% are common, and a Wald interval fails there. Several samples
   of one item are not independent, so they count as the *effective* number of samples (Korn and Graubard 1998, Kish 1965),
-  which lies between the number of items and the number of samples. In simulation at 3% this interval covers the true rate
-  95 to 99% of the time. A bootstrap over items covers it 85% of the time and has no width where no sample succeeded.
+  which lies between the number of items and the number of samples. A bootstrap over items has too little coverage at low
+  rates, and no width where no sample succeeded.
 - A mean, a difference between runs and an AUC have a percentile bootstrap that resamples items, never samples.
 - Cohen's kappa has the middle 95% of its posterior: a bootstrap has no width where a judge never gives a label.
 - Two runs with one binary value per item are compared with McNemar's exact test, and their difference has the interval of
@@ -90,13 +90,10 @@ def clustered_rate(values: Sequence[bool | float], clusters: Sequence[str]) -> E
     have one size) and the number of values. With one value per cluster this is plain Wilson. When all values are equal, or
     there is one cluster, it is Wilson on the clusters.
 
-    The few clusters that hold the rarer value show how alike the values of a cluster are. Where by chance they hold one
-    each, values look independent: at 3% the interval then covered 87 to 90%. So for the variance alone one cluster of the
-    mean size is added that agrees wholly on the rarer value, as Agresti and Coull (1998) add successes and failures before
-    they take a variance; the factor n / (n + 1) then scales the effective number back to the n real clusters. The added
-    cluster leaves the rate alone and weighs less the more clusters there are. In simulation (1 to 97%, 7 to 200 clusters of
-    2 to 16 values) the interval covers 94% and more (tests/probe/test_stats.py). An added cluster of fewer values gives
-    narrower intervals where clusters are few and hardly alike, and 88 to 91% coverage where many are large and much alike.
+    If each cluster has at most one rare value, the estimated correlation is too small and the interval too narrow. For the
+    variance, one cluster of mean size with only rare values is added, as Agresti and Coull (1998) add successes and failures.
+    The factor n / (n + 1) then scales the effective number back to the n real clusters. The added cluster does not change
+    the rate. tests/probe/test_stats.py simulates the coverage.
 
     Args:
         values: Values in [0, 1].
@@ -299,8 +296,8 @@ def auc(
     This is the area under the ROC curve (Hanley and McNeil 1982): 0.5 says nothing, and below it the signal points the
     other way. The interval is a percentile bootstrap over clusters; draws without one class are left out. Where the rarer
     class has fewer than FEW clusters, or the bootstrap has no width (full separation, say), the interval is Wilson's with
-    the number of clusters of the rarer class: the variance is at most A(1 - A) over that number (Birnbaum and Klose 1957),
-    and a bootstrap of 3 positive rows covers 81%. There is no interval with one cluster, and no value with one class.
+    the number of clusters of the rarer class: the variance is at most A(1 - A) over that number (Birnbaum and Klose 1957).
+    There is no interval with one cluster, and no value with one class.
 
     Args:
         values: Any finite numbers.
@@ -349,8 +346,7 @@ def kappa_ci(
 
     The interval is the middle 95% of kappa under the posterior of the shares in the K x K confusion table. The prior is
     Dirichlet with 2 / K^2 in each cell, which is Jeffreys' 1/2 with two labels. A bootstrap has no width where a judge
-    never gives one of the labels, and covers 13 to 46% there with 20 values; this interval covers 97 to 99%. With nine
-    labels 1/2 in each cell would outweigh the data. Values of one cluster (a conversation, say) count for fewer.
+    never gives one of the labels. With nine labels 1/2 in each cell would outweigh the data. Values of one cluster (a conversation, say) count for fewer.
 
     The value is None where both raters give one and the same label throughout: kappa is not defined then.
     """
@@ -395,9 +391,8 @@ def _kappa(shares: np.ndarray) -> np.ndarray:
 # third kind, of which the labels alone say what share is genuine. The normal interval of the paper is too narrow where
 # labels are few or rates are low: of 20 labels none may be a yes. So each p has Wilson's bounds with Student's quantile,
 # and the bounds are carried over to the sum by their distances from the value (MOVER; Zou and Donner 2008). Unequal
-# chances of being labelled and several labels of one item enter as the effective number of labels. In simulation the
-# interval covers the true rate in 94 to 100% of trials where the normal interval covers 33 to 90%
-# (tests/probe/test_correct.py).
+# chances of being labelled and several labels of one item enter as the effective number of labels.
+# tests/probe/test_correct.py simulates the coverage.
 
 
 @dataclass(frozen=True)

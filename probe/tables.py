@@ -1,6 +1,6 @@
 """Rows in the forms in which people keep them: JSONL, a JSON array, Parquet, CSV, a folder of `Dataset.save_to_disk`, or a data
 set of the hub. The first bytes of a file decide how it is read, not its name; a table of text has no such bytes, so CSV is
-told by its suffix, and so is compressed JSONL (.jsonl.gz).
+recognized by its suffix, and so is compressed JSONL (.jsonl.gz).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ USER_MODEL = "user_model.json"
 
 @dataclass(frozen=True)
 class UserModelInfo:
-    """What a user model was trained from and with.
+    """The base and the chat template of a user model.
 
     Attributes:
         base: Name of the model that training started from.

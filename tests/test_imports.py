@@ -24,12 +24,11 @@ FROM_ABOVE = {
     "train/overrides.py": {"probe/report/tracking.py"},
     "train/plan.py": {"probe/measure/run.py"},
     "train/probing.py": {"probe/measure/run.py", "probe/report/compare.py", "probe/report/tracking.py"},
-    "train/rewards.py": {"probe/judges/rules.py"},
+    "train/rewards.py": {"probe/judges/llm.py", "probe/judges/rules.py"},
     "train/run.py": {"probe/measure/run.py", "probe/report/tracking.py"},
     "train/samples.py": {"probe/report/tracking.py"},
     "train/users.py": {"probe/judges/labels.py", "probe/judges/rules.py", "probe/report/comparison.py"},
     "data_builders/dialogue/conversation.py": {"probe/judges/labels.py", "probe/judges/rules.py"},
-    "data_builders/dialogue/prompts.py": {"probe/judges/llm.py"},
     "data_builders/dialogue/replies.py": {"probe/judges/labels.py", "probe/judges/rules.py"},
 }
 HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "transformers", "trl", "vllm", "wandb"}

@@ -42,7 +42,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Launch:
-    """What a step and the optimizer's saved state depend on.
+    """The properties of a launch that a step and the optimizer's saved state depend on.
 
     Attributes:
         processes: Over all nodes.
@@ -122,14 +122,13 @@ def _check_fits(checkpoint: Path, now: Launch) -> None:
         ) from None
     if then.per_step != now.per_step:
         raise BadInput(
-            f"{checkpoint}: saved with {then.per_step} rows or samples a step ({then}), but this launch has {now.per_step} "
-            f"({now}): launch as before, or begin a new run with its weights, --model.name {checkpoint} --train.output_dir "
-            "ANOTHER; data.rows_per_step or rollout.samples_per_step keeps the number on any launch"
+            f"{checkpoint}: saved with {then.per_step} rows a step ({then}), given {now.per_step} ({now}); launch as before, "
+            "set data.rows_per_step (rollout.samples_per_step), or begin a new run with --model.name"
         )
     if then != now and (then.zero or now.zero):
         raise BadInput(
             f"{checkpoint}: saved by {then}, and this is {now}, which cannot load its optimizer's state: launch as before, "
-            f"or begin a new run with its weights, --model.name {checkpoint} --train.output_dir ANOTHER"
+            f"or begin a new run: --model.name {checkpoint} --train.output_dir ANOTHER"
         )
     if then != now:
         say(
@@ -160,8 +159,8 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
     for step, folder in list_checkpoints(run_dir):
         if reason := is_complete(folder) or (past if step > step_now else None):
             move(folder, reason)
-    # `probe watch` leaves a checkpoint when the model that it kept is gone. Deleted after the checkpoints, that model cannot
-    # be kept again; deleted before the probes are moved, nothing is measured into the folders of the checkpoints to come.
+    # Delete the kept models after the checkpoints, so that `probe watch` cannot keep them again, and before the probes are
+    # moved, so that it writes nothing into the new folders.
     for step, kept in numbered(run_dir / "probe" / KEPT, "step"):
         if step > step_now:
             shutil.rmtree(kept, ignore_errors=True)

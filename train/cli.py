@@ -17,7 +17,7 @@ STAGES = {
     "dpo": ("nextturn.train.dpo", "train on preference pairs, in one process"),
     "grpo": ("nextturn.train.grpo", "train with rewards (GRPO), in one process"),
     "probe": ("nextturn.probe.__main__", "measure a model, compare runs, label user turns"),
-    "users": ("nextturn.train.users", "say how good simulated users are, side by side"),
+    "users": ("nextturn.train.users", "compare simulated users by the same measures"),
     "export": ("nextturn.train.export", "write a checkpoint as one model folder, a LoRA adapter merged into its base"),
     "doctor": ("nextturn.train.doctor", "check versions, GPUs and what is missing"),
     "keys": ("nextturn.train.keys", "show type, default and meaning of the keys of recipes"),

@@ -1,4 +1,4 @@
-"""trl's vLLM in the training processes: the room that it starts with, and how the probe uses it.
+"""trl's colocated vLLM: set its memory at startup, and use it for the inline probe.
 
 trl 1.16 starts it in its trainer, one for each process, generates with it in rollouts (train/rollouts.py), and updates its
 weights before each generation. What nextturn changes there is in train/overrides.py. It ran on one GPU with vLLM 0.26
@@ -19,7 +19,7 @@ from nextturn.train.recipe import RolloutSection
 
 
 def colocated_settings(args: Any, folder: ModelFolder, rollout: RolloutSection, probed: bool) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` with which trl's vLLM has room for all that it is asked at once.
+    """Return the arguments of `vllm.LLM` with which trl's vLLM has memory for all requests that come at once.
 
     trl sets `max_num_seqs` to the samples of one step on one process, 16 with recipes/qwen2b_grpo.yaml, whose look-ahead
     asks for 48 at once, and leaves prefix caching to vLLM.

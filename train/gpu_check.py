@@ -1,4 +1,4 @@
-"""What recipes/gpu_check.sh needs: a small random model of the Qwen3.5 family, and a test of the kernels of linear attention.
+"""Make a small random Qwen3.5 model for recipes/gpu_check.sh, and test the kernels of linear attention.
 
 python -m nextturn.train.gpu_check model DIR | kernels
 """

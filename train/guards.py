@@ -1,4 +1,4 @@
-"""What ends a run early, on all processes at once: a loss or gradient that is not finite, SIGTERM, or Ctrl-C.
+"""End a run early, on all processes at once: on a loss or gradient that is not finite, on SIGTERM, or on Ctrl-C.
 
 Without the guard, training continues: plain torch applies NaN to the weights, DeepSpeed skips the step without a message,
 and the logs show the last good loss. The guard leaves a trace on the device, for which nothing waits: the loss of every
@@ -117,12 +117,12 @@ class FiniteGuard(TrainerCallback):  # type: ignore[misc]
 
 # --- SIGTERM, the end of a Slurm job or a machine that is taken away, and Ctrl-C.
 #
-# What was trained since the last checkpoint would be lost: half of a run with `save_steps: 0.5`. transformers' own
-# `enable_jit_checkpoint` does not tell the processes of one another, which get the signal in different steps and would
-# wait for each other for ever, and its checkpoints have no completion marker.
+# Without this, a run loses the steps since its last checkpoint: half of them with `save_steps: 0.5`. transformers' own
+# `enable_jit_checkpoint` does not share the signal between processes. They get it in different steps and would wait for each
+# other for ever. Its checkpoints also have no completion marker.
 #
-# A launcher that ends the others because one process failed sends SIGTERM, too: they wait for the failed one in vain, and are
-# killed 30 seconds later. An inline probe stops after the current batch or verdict, and is resumed at the next start.
+# If one process fails, the launcher sends SIGTERM to the others. They cannot finish the step without the failed process, so
+# the launcher kills them after 30 seconds. An inline probe stops after the current batch or verdict, and is resumed at the next start.
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 SAME_CTRL_C_S = 2.0
@@ -224,7 +224,7 @@ def return_freed() -> bool:
 
 
 class ReturnsFreedMemory(TrainerCallback):  # type: ignore[misc]
-    """Returns freed memory every tenth step, and after what earlier callbacks did at a checkpoint, such as a probe."""
+    """Returns freed memory every tenth step, and after the earlier callbacks at a checkpoint, such as a probe."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step % TRIM_STEPS == 0:

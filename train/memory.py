@@ -102,7 +102,7 @@ ERROR = 0.25  # of the whole memory
 def activation_bytes(
     size: Size, dtype: str, rows: int, length: int, completion: int | None, checkpointing: bool, fused: bool
 ) -> float:
-    """Return the bytes that a step holds at its peak beside weights, gradients and optimizer.
+    """Return the bytes that a step holds at its peak in addition to weights, gradients and optimizer.
 
     Args:
         dtype: of the weights.

@@ -120,8 +120,8 @@ class EpochSampler(Sampler[int]):
 class ConversationTrainer(ResumableTrainer, SFTTrainer):
     """trl's SFTTrainer; on CPUs with the model's own head in place of trl's fused head.
 
-    The fused head never holds all logits, as a GPU needs, but computes them twice and accumulates in float32. On two cores,
-    SmolLM2 trained 1.5 times as fast without it (5.3 against 8.3 s a step). The loss is the same.
+    The fused head never holds all logits, which saves a GPU's memory, but computes them twice and accumulates in float32. On
+    a CPU training is faster without it. The loss is the same.
     """
 
     # Relies on trl 1.16.0 (ca448211ff65) trl.trainer.sft_trainer:SFTTrainer.compute_loss
@@ -144,7 +144,7 @@ class PairTrainer(ResumableTrainer, DPOTrainer):
 
 
 class RolloutTrainer(ResumableTrainer, GRPOTrainer):
-    """trl's GRPOTrainer with what rollouts need.
+    """trl's GRPOTrainer with the rollouts of this package.
 
     Attributes:
         row_ids: The rows of the current prompts, which trl does not pass to a rollout function.
@@ -170,7 +170,7 @@ class RolloutTrainer(ResumableTrainer, GRPOTrainer):
     # Relies on transformers 5.17.0 (4711d0506786) transformers.trainer:Trainer._load_from_checkpoint
     #   model.load_adapter(
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load the trained adapter alone: transformers would also load a `ref` adapter, which older checkpoints have."""
+        """Load only the trained adapter. transformers would also load a `ref` adapter if the checkpoint has one."""
         if isinstance(self.model, PeftModel):
             load_adapter(self.model, Path(resume_from_checkpoint))
         else:

@@ -117,7 +117,7 @@ def _built(recipe: TrainRecipe) -> Path | None:
 
 @dataclass
 class RunPlan:
-    """What is known of a run. Without `chat` the tokenizer is out of reach, without `size` the model is.
+    """The facts of a run. `chat` is None without a tokenizer, and `size` is None without a model.
 
     Attributes:
         unchecked: What could not be checked, with the reason; every part of a plan adds its own.
@@ -289,7 +289,7 @@ class RunPlan:
     # --- Memory and checkpoints.
 
     def memory_lines(self) -> Iterator[str]:
-        """Yield what a process needs at its longest batch."""
+        """Yield the memory that a process needs at its longest batch."""
         import torch
 
         recipe, given, size, batch = self.recipe, self.arguments, self.size, self.batch
@@ -337,7 +337,7 @@ class RunPlan:
     # --- The probe.
 
     def probe_lines(self) -> Iterator[str]:
-        """Yield what each set asks of a checkpoint, at most."""
+        """Yield the largest number of requests of each set at a checkpoint."""
         probe, data, name = self.recipe.probe, self.recipe.data.recipe, self.recipe.model.name
         if probe is None or probe.when == "never":
             yield "probe     none during training"

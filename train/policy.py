@@ -109,7 +109,7 @@ def _adapter_errors(adapter: Path) -> Iterator[None]:
 
 
 def _adapter_in_float32() -> bool:
-    """ZeRO-3 gathers small parameters in one buffer of one dtype, so none of them may stay in float32."""
+    """Return False under ZeRO-3, which gathers small parameters in one buffer of one dtype."""
     from transformers.integrations import is_deepspeed_zero3_enabled
 
     return not is_deepspeed_zero3_enabled()

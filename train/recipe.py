@@ -187,7 +187,7 @@ class DataSection(PairSection):
     columns: dict[str, str] = {}
     """The file's own names of `messages`, `prompt`, `completion` or `system`, such as {prompt: question_text, completion: reply}."""
     on_bad_row: Literal["stop", "skip"] = "stop"
-    """What a row does that is no conversation: end the run with all faults counted, or be left out and counted."""
+    """What to do with rows that are not valid conversations: stop and report all of them, or skip them and report how many."""
     validation: str | None = None
     """Other conversations, as in `path`, whose loss is logged (by `train.eval_strategy`; default: at every save)."""
     loss_on: LossOn = "assistant"
@@ -363,7 +363,7 @@ def check_sampling(rollout: RolloutSection, train: Mapping[str, Any]) -> None:
 
 
 class TrainRecipe(RecipeSection):
-    """What the recipes of all stages have in common."""
+    """The keys that recipes of all stages have."""
 
     rows_key: ClassVar[str] = "data.rows_per_step"
 
@@ -476,7 +476,7 @@ class GrpoRecipe(TrainRecipe):
 
 
 def _check_inline(probe: ProbeSection, given: Mapping[str, Any]) -> None:
-    """The live weights are measured in the training processes: by transformers, or by the vLLM that GRPO has there."""
+    """Check the engine of an inline probe. Transformers measures the live weights in the training processes, or GRPO's vLLM does."""
     colocated = (
         given.get("use_vllm")
         and given.get("vllm_mode", "colocate") == "colocate"
@@ -484,9 +484,8 @@ def _check_inline(probe: ProbeSection, given: Mapping[str, Any]) -> None:
     )
     if probe.engine == "openai" or (probe.engine == "vllm" and not colocated):
         raise RecipeError(
-            f"probe.engine: given {probe.engine}, expected hf: with `when: inline` the live weights are measured in the "
-            "training processes, where vllm is only with GRPO's use_vllm, vllm_mode colocate and vllm_tensor_parallel_size "
-            "1; `when: watch` measures checkpoints with another engine"
+            f"probe.engine: given {probe.engine}, expected hf: with `when: inline` vllm needs GRPO's use_vllm, vllm_mode colocate "
+            "and vllm_tensor_parallel_size 1. `when: watch` allows all engines"
         )
     if probe.engine == "vllm" and (probe.dtype != "auto" or probe.vllm != VllmSection()):
         key, why = ("dtype", "the live weights as they are") if probe.dtype != "auto" else ("vllm", "train.vllm_*")
@@ -638,8 +637,8 @@ def batch_of(recipe: TrainRecipe, ranks: int | None = None) -> Batch:
     if batch.samples % group:
         least = group // math.gcd(group, at_once)
         raise RecipeError(
-            f"train.num_generations: given {group}, and {per_device} a process x {ranks} x {batch.steps_per_generation} steps "
-            f"are {batch.samples} samples at a time, expected a multiple of it: gradient_accumulation_steps {least}, or a multiple"
+            f"train.num_generations: given {group}, expected a divisor of {per_device} a process x {ranks} x {batch.steps_per_generation} "
+            f"steps = {batch.samples} samples: set gradient_accumulation_steps to {least} or a multiple"
         )
     return batch
 

@@ -15,34 +15,36 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from nextturn.data_builders.dialogue.prompts import judge_prompt
+import yaml
+
 from nextturn.data_builders.dialogue.replies import (
+    CUT,
     EMPTY,
-    LONGEST_ANSWER,
     ROLE_LABEL,
+    Parsed,
     Reply,
-    final_answer,
-    from_verdict,
     read_assistant,
-    read_judge,
-    turn_marks,
+    read_reply,
+    same_words,
 )
-from nextturn.data_builders.dialogue.replies import efficiency as token_efficiency
 from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, open_model
 from nextturn.data_builders.recipe import RoleSection
 from nextturn.data_builders.rows import RlRow
-from nextturn.data_builders.user import marked_answer, questions, read_question, states_result
-from nextturn.probe.conversations import Message, said_by
+from nextturn.data_builders.user import LONGEST_ANSWER, marked_answer, questions, read_question, states_result
+from nextturn.probe.conversations import Message, said_by, user
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.equality import compare_answers
 from nextturn.probe.errors import RecipeError
-from nextturn.probe.grading import asks, count_marks, strict_answer
+from nextturn.probe.grading import asks, count_marks, lenient_answer, outcome, strict_answer
+from nextturn.probe.judges.llm import after_verdict
+from nextturn.probe.judges.llm import conversation as shown_conversation
 from nextturn.probe.judges.rules import repetition
 from nextturn.probe.recipe import load_named
-from nextturn.probe.text import rough_sentences, words
+from nextturn.probe.text import content_stems, rough_sentences, words
 from nextturn.probe.timelimit import TIMEOUT, Pending, Workers
 from nextturn.train.recipe import RewardSection
 
@@ -132,33 +134,44 @@ def accuracy(sample: Sample) -> Score:
     return mean_score(scores, sample.failures)
 
 
+def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
+    """Return the assistant's last marked answer, else the answer of its last reply.
+
+    Args:
+        cut: Whether the last reply reached its token limit.
+    """
+    replies = said_by(messages, "assistant")
+    answer = next((marked for text in reversed(replies) if (marked := strict_answer(text)) is not None), None)
+    if answer is None and replies and outcome(replies[-1], truncated=cut) == "answered":
+        answer = lenient_answer(replies[-1])
+    return answer
+
+
 # --- Asking: does the first trained reply ask for what is missing, and only then?
 #
 # From -1 to 1. If a fact is withheld: 1 for asking for it by name, 0.5 for asking whether anything is missing, 0 for any other
 # question, and -1 for a guess, a question followed by a guess, and giving up. If all facts are given: 1 for an answer, 0.5
-# for an answer that ends with a question, 0 for a first reply with neither a question nor a number ("That's it.", which a
-# run learned that was rewarded for asking alone), and -1 for asking instead. If only a hint is wanted, the result gets -1,
-# marked or not. So a needless question costs what a guess costs, as in GRIL (arXiv 2604.19656: a false alarm is -1,
-# detection is rewarded, and less the later it comes), and neither can be made good by the other.
+# for an answer that ends with a question, 0 for a first reply that has neither a question nor a number, such as "That's it.",
+# and -1 for asking instead. If the user asks only for a hint, the result gets -1, marked or not. So a needless question costs
+# as much as a guess, as in GRIL (arXiv 2604.19656: a false alarm is -1, detection is rewarded, and less the later it comes).
+# Only the first reply counts: a correct answer later does not cancel either penalty.
 #
-# A right answer that was guessed earns nothing: `accuracy` scores it 0. When it scored 1 and asking was a part of
-# interactivity, a memorized guess earned more than asking and then solving (1.25 against about 0.99 of 1.6), and SmolLM2
-# memorized twenty prompts.
+# A right answer that was guessed earns nothing: `accuracy` scores it 0. Otherwise a memorized guess would earn more than
+# asking and then solving.
 #
 # Questions are read as the scripted user reads them, so the reward asks for what the user would answer, and the same
 # question is penalized if nothing is missing: with a narrower reading there, a request in every reply would be rewarded on
 # both kinds of rows.
 #
-# A problem that is told piece by piece is not answered before its last piece: an answer is -1, a question 1, anything else 0.
+# A problem that the user reveals in pieces is not answered before its last piece: an answer is -1, a question 1, anything else 0.
 #
-# The part has no value, and needs none, if the row cannot tell whether to ask: nobody knows what is withheld (a model plays
-# the user and words the problem anew), or a question may be the help that was asked for.
+# `asking` is None for rows that do not say whether a question is right, such as the later turns of rows that ask for
+# a hint.
 
 HALF = 0.5
 HINT = "hint"
-OPEN_KINDS = frozenset({HINT, "withheld"})
 UNDECIDED = "undecided"
-"""The row cannot tell whether to ask. This is no failure: all samples of its group are rewarded without this part."""
+"""The row does not say whether to ask. This is no failure: all samples of its group are rewarded without this part."""
 
 
 def asking(sample: Sample) -> Score:
@@ -170,8 +183,8 @@ def asking(sample: Sample) -> Score:
 
 
 def guessed(sample: Sample) -> bool:
-    """Return True if a right answer is no merit: the sample did not ask for the withheld fact, or told the result instead of
-    a hint."""
+    """Return True if a right answer must not be rewarded: the sample did not ask for the withheld fact, or gave the result
+    instead of a hint."""
     if not sample.conversations:
         return False
     value = asked_rightly(sample.row, sample.conversations[0][sample.start]["content"])
@@ -179,7 +192,7 @@ def guessed(sample: Sample) -> bool:
 
 
 def _wants_hint(row: RlRow) -> bool:
-    return row.kind == HINT and row.turn == 0  # later on the user tries, and is told whether that is right
+    return row.kind == HINT and row.turn == 0  # in later turns the user tries, and the reply says whether that is right
 
 
 def asks_instead(row: RlRow, reply: str) -> bool:
@@ -197,13 +210,13 @@ def asks_instead(row: RlRow, reply: str) -> bool:
 
 
 def asked_rightly(row: RlRow, reply: str) -> float | None:
-    """Return the value of `asking` for a first reply; None if the row cannot tell whether to ask."""
+    """Return the value of `asking` for a first reply; None if the row does not say whether to ask."""
     if row.shards:
         return -1.0 if marked_answer(reply) is not None else 1.0 if asks(reply) else 0.0
     if not row.withholds:
         if _wants_hint(row):
             return -1.0 if states_result(row.answer, row.prompt, reply) else 1.0
-        if row.kind in OPEN_KINDS:
+        if row.kind == HINT:
             return None
         if asks_instead(row, reply):
             return -1.0
@@ -230,8 +243,8 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
 
 # --- Interactivity by rule: does the policy listen?
 #
-# Three marks from 0 to 1 of every turn from the first trained one on, as in the dialogue builder: it *takes up* a word or
-# number of the user's message, asks at most *one question*, and is *fresh*, repeating no earlier turn.
+# Three marks from 0 to 1 of every turn from the first trained one on: it *takes up* a word or number of the user's message,
+# asks at most *one question*, and is *fresh*, repeating no earlier turn.
 
 
 def interactivity(sample: Sample) -> Score:
@@ -246,16 +259,40 @@ def interactivity(sample: Sample) -> Score:
     return mean_score(scores, sample.failures)
 
 
+def turn_marks(messages: Messages, place: int) -> tuple[bool, bool, bool]:
+    """Return the three marks of the assistant's message at index `place`."""
+    text = messages[place]["content"]
+    earlier = said_by(messages[:place], "assistant")
+    asked = set(content_stems(messages[place - 1]["content"]))
+    takes_up = not asked or bool(asked & set(content_stems(text)))
+    return takes_up, text.count("?") <= 1, not any(same_words(text, other) for other in earlier)
+
+
 # --- Interactivity by judge: a model gives each whole conversation a verdict from 1 to 5, scaled to 0 to 1.
 #
 # It is known to be gamed by replies that end in a polite question, which `watch/generic_ending` shows.
 #
-# Prompt and reading are those of the dialogue builder, so that data and reward mean the same by it. All verdicts of a step
-# are requested at once, with the retries of probe.client. Equal conversations are judged once: the judge's own noise would
-# otherwise separate them.
+# All verdicts of a step are requested at once, with the retries of probe.client. Equal conversations are judged once: the
+# judge's own noise would otherwise separate them.
 
 TRIES = 3
 """Attempts for a verdict that cannot be read, each with another seed."""
+_JUDGE_PROMPT: str = yaml.safe_load(Path(__file__).with_name("judge.yaml").read_text(encoding="utf-8"))["prompt"]
+_FROM_1_TO_5 = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
+
+
+def judge_prompt(messages: Messages) -> Messages:
+    """Return the prompt that asks a judge for its verdict on a conversation, which it sees as data."""
+    return (user(_JUDGE_PROMPT.format(conversation=shown_conversation(messages))),)
+
+
+def read_judge(reply: Reply) -> Parsed:
+    """Return the last verdict of a judge's reply; unusable if the reply was cut, or has no number from 1 to 5."""
+    text, unusable = read_reply(reply)
+    if unusable == CUT:  # a verdict in it is a draft
+        return Parsed(text, CUT)
+    found = _FROM_1_TO_5.match(after_verdict(reply.text))
+    return Parsed(found.group(1)) if found else Parsed(text, "no_verdict")
 
 
 class InteractivityJudge:
@@ -292,9 +329,9 @@ class InteractivityJudge:
 
 
 def _verdict(answer: Answer) -> Score:
-    if answer.parsed is None or answer.parsed.verdict is None:
+    if answer.parsed is None:
         return Score(None, answer.missing + (f": {answer.detail}" if answer.detail else ""))
-    return Score(from_verdict(answer.parsed.verdict))
+    return Score((int(answer.parsed.text) - 1) / 4)
 
 
 def _texts(conversation: Messages) -> tuple[str, ...]:
@@ -309,7 +346,7 @@ def _texts(conversation: Messages) -> tuple[str, ...]:
 
 
 def efficiency(sample: Sample, efficient_tokens: int) -> Score:
-    scores = [Score(token_efficiency(tokens, efficient_tokens)) for tokens in sample.simulated_tokens]
+    scores = [Score(efficient_tokens / (efficient_tokens + tokens)) for tokens in sample.simulated_tokens]
     return mean_score(scores, sample.failures)
 
 
@@ -345,7 +382,7 @@ def form(sample: Sample) -> Score:
         answering = next((text for text in reversed(turns) if strict_answer(text) is not None), None)
         if answering is not None:
             marks.append(float(count_marks(answering) == 1))
-        elif not (asks(turns[-1]) or sample.row.withholds or sample.row.kind in OPEN_KINDS):
+        elif not (asks(turns[-1]) or sample.row.withholds or sample.row.kind == HINT):
             marks.append(0.0)
         scores.append(Score(fmean(marks)))
     return mean_score(scores, sample.failures)
@@ -417,7 +454,7 @@ OF_ROW = ("id", "kind", "answer", "problem", "solution")
 
 
 def shared_columns(rows: Iterable[RlRow]) -> list[str]:
-    """Return the names of what every prompt brings for a reward function."""
+    """Return the names of the columns that all prompts have for a reward function."""
     every = list(rows)
     own = [name for name in every[0].columns if all(name in row.columns for row in every)]
     return [*own, *(name for name in OF_ROW if all(getattr(row, name) for row in every))]

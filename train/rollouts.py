@@ -278,8 +278,8 @@ class OpenConversation:
 
 
 def check_launch(simulator: SimulatorSection, accelerator: Any) -> None:
-    """Raise RecipeError for a simulator in this process whose model the launch would take for a part of the training: ZeRO-3
-    partitions every model that is loaded, and vLLM needs a process of its own."""
+    """Raise RecipeError if this launch cannot have the simulator's model in its processes: ZeRO-3 partitions every model that
+    is loaded, and vLLM needs a process of its own."""
     plugin = accelerator.state.deepspeed_plugin
     zero3 = plugin is not None and plugin.zero_stage == 3
     engine = simulator.running.engine

@@ -87,8 +87,8 @@ def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> 
 def probed_in_training(
     conversations: Iterable[Sequence[Message]], questions: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Yield a warning for each question set of the probe whose questions, word for word, are user messages of the training
-    conversations: its figures then show what was memorized.
+    """Yield a warning for each question set of the probe that has questions which are user messages of the training data, word
+    for word. The figures of such a set show what was memorized.
 
     Args:
         questions: The questions of each set.
@@ -363,14 +363,14 @@ def choose_prompts(
 
 
 def tellable(rows: Iterable[RlRow], rollout: RolloutSection) -> list[RlRow]:
-    """Return the prompts whose problem can be told to the end within the turns of a rollout, and say how many cannot."""
+    """Return the prompts whose pieces all fit in the turns of a rollout, and print how many do not."""
     every = list(rows)
     exchanges = rollout.max_turns - 1 if rollout.mode == "conversation" else rollout.window
     kept = [row for row in every if len(row.shards) <= exchanges]
     if len(kept) < len(every):
         say_once(
-            f"prompts   {len(every) - len(kept)} of {len(every)} left out: their problems are told in more than {exchanges} further "
-            f"messages (rollout.{'max_turns' if rollout.mode == 'conversation' else 'window'})"
+            f"prompts   {len(every) - len(kept)} of {len(every)} left out: the user reveals their problems in more than "
+            f"{exchanges} further messages (rollout.{'max_turns' if rollout.mode == 'conversation' else 'window'})"
         )
     return kept
 
@@ -391,7 +391,9 @@ def check_columns(rows: Collection[RlRow], reward: RewardSection, where: str) ->
         if reward.weight_of[part] and (lacking := sum(not getattr(row, column) for row in rows))
     ]
     unnamed = sum(row.kind == "underspecified" and not (row.turn or row.withholds or row.shards) for row in rows)
-    if reward.weight_of["asking"] and unnamed:  # else asking, which the row is there for, would cost what a guess costs
+    if (
+        reward.weight_of["asking"] and unnamed
+    ):  # without the name, `asking` would give a correct question the value of a guess
         missing.append(
             f"reward.weights.asking needs `thing`, the name of what is missing, and `reveal`, the sentence that states it, in rows of the "
             f"kind underspecified ({unnamed} of {len(rows)} rows have none)"

@@ -1,4 +1,4 @@
-"""What all stages do around their trainer: the command, the input, the run directory, guards and probes, the model card.
+"""Run a stage around its trainer: the command, the input, the run directory, guards and probes, the model card.
 
 A stage makes a `Run`, then its rows, then its trainer. `Run.train` trains from the beginning or from a checkpoint. Files of
 a run directory, in the order in which they are written: user_model.json of a user model, recipe.json, checkpoints and probes,
@@ -138,7 +138,7 @@ class Run:
         return data, sha256_of_seen
 
     def warn_of_probed(self, conversations: Iterable[Sequence[Message]]) -> None:
-        """Print which sets of the inline probe have questions that are user messages of the training data, on process 0."""
+        """Warn if questions of the inline probe occur in the training data. Prints on process 0."""
         from nextturn.train.rows import probed_in_training
 
         for warning in probed_in_training(conversations, {loaded.name: loaded.questions for loaded in self.sets}):
@@ -244,7 +244,7 @@ class Run:
 # {run_dir.name}
 
 {recipe.model.name}, {verb} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary}
-{says}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`{" (on the hub: beside this card)" if self.pushes else ""}.
+{says}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`{" (on the hub: next to this card)" if self.pushes else ""}.
 
 #{table}
 ## Recipe
@@ -363,7 +363,7 @@ MOSTLY_FLAT = 0.9
 
 
 def flat_warning(history: Sequence[Mapping[str, Any]]) -> str:
-    """Return a warning if GRPO learned next to nothing, because nearly all groups had equal rewards; else "".
+    """Return a warning if nearly all groups had equal rewards, so that GRPO learned almost nothing; else "".
 
     Args:
         history: The trainer's log.
@@ -372,6 +372,6 @@ def flat_warning(history: Sequence[Mapping[str, Any]]) -> str:
     if not flat or fmean(flat) < MOSTLY_FLAT:
         return ""
     return (
-        f"warning: in {fmean(flat):.0%} of groups the samples did not differ in accuracy, asking or parts of your own, so at most style was "
-        "learned: the prompts are too hard or too easy for this model, or the reward does not tell its samples apart (samples/ shows them)"
+        f"warning: in {fmean(flat):.0%} of groups all samples had the same accuracy, asking and custom rewards. These groups teach only "
+        "style. Use prompts that the model solves sometimes, or check the reward in samples/"
     )

@@ -13,7 +13,7 @@ from nextturn.probe.files import write_jsonl
 from nextturn.probe.grading import outcome
 from nextturn.probe.report.tracking import slug
 from nextturn.probe.text import sentences, word_list, words
-from nextturn.train.rewards import OPEN_KINDS, Sample, Scored, asks_instead, reason_kind
+from nextturn.train.rewards import HINT, Sample, Scored, asks_instead, reason_kind
 
 # --- The figures of a step, over the samples of all processes.
 
@@ -60,7 +60,7 @@ def group_figures(scored: Sequence[Scored], num_generations: int) -> dict[str, f
 
 
 def watch_figures(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return what shows that a policy games its reward, each as a mean over the samples to which it applies.
+    """Return the figures that show whether a policy games its reward, as means over the samples to which they apply.
 
     A judge likes replies that end in a polite question, and asking about everything looks like interest; both cost accuracy
     later. So of the first trained reply: does it end in a question that fits any conversation, does it ask although nothing
@@ -79,7 +79,7 @@ def watch_figures(samples: Sequence[Sample]) -> dict[str, float]:
         cut = sample.truncated and len(conversation) == sample.start + 1
         if sample.row.withholds:
             values["ask_when_needed"].append(outcome(reply, cut) == "asked")  # as the probe's clarify judges it
-        elif not sample.row.shards and sample.row.kind not in OPEN_KINDS:
+        elif not sample.row.shards and sample.row.kind != HINT:
             values["over_asking"].append(not cut and asks_instead(sample.row, reply))  # as the reward does
     ended = Counter(end for sample in samples for end in sample.ended)
     return {

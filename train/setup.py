@@ -101,7 +101,7 @@ def trains_on_gpus(given: dict[str, Any]) -> bool:
 
 
 def check_devices(given: dict[str, Any], on_gpu: bool, for_cpus: bool, gpus: int) -> None:
-    """Refuse what would fail late, or would train on CPUs where GPUs were meant.
+    """Raise an error for settings that would fail after startup, or would train on CPUs although GPUs are present.
 
     Args:
         given: The recipe's `train:` section.
@@ -146,7 +146,7 @@ def _no_deepspeed(on_gpu: bool) -> str:
 
 
 def launch_line(trainer: Any) -> str:
-    """Return what this launch is in the libraries' own terms, since a wrong launch trains without any message."""
+    """Describe this launch in the libraries' own terms, since a wrong launch trains without any message."""
     accelerator = trainer.accelerator
     plugin = accelerator.state.deepspeed_plugin
     kind = f"ZeRO-{plugin.zero_stage}" if plugin else accelerator.distributed_type.value.replace("NO", "no sharding")

@@ -1,4 +1,4 @@
-"""Say how good simulated users are, side by side: user models, prompted models, the scripted user, and the data's own users.
+"""Compare simulated users by the same measures: user models, prompted models, the scripted user, and the data's own users.
 
     nextturn users runs/user_smol smollm2-135m --data held_out.jsonl
 
@@ -181,7 +181,7 @@ def section_of(name: str, dtype: Any = "auto") -> SimulatorSection:
 def main(argv: Sequence[str]) -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="nextturn users", description=__doc__, formatter_class=form)
-    models = "folder of a user model, a chat model that is told whom to play, or MODULE:CLASS of your own"
+    models = "folder of a user model, a chat model that is prompted as a user, or MODULE:CLASS of your own"
     parser.add_argument("models", nargs="*", metavar="MODEL", help=models)
     parser.add_argument("--data", metavar="PATH", help="conversations that SFT can read (default: the written ones)")
     parser.add_argument("--n", type=int, default=100, help="take the last N conversations (default: 100)")

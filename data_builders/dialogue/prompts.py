@@ -14,7 +14,6 @@ from nextturn.data_builders.dialogue.checks import copies
 from nextturn.data_builders.recipe import EXAMPLES_FILE, PERSONAS, PROMPTS_FILE, wordings
 from nextturn.data_builders.text import states
 from nextturn.probe.conversations import Message, assistant, user
-from nextturn.probe.judges.llm import harmless, shortened
 from nextturn.probe.simulation import Intent
 
 PROMPTS: dict[str, Any] = wordings(PROMPTS_FILE)
@@ -33,8 +32,6 @@ def still_hidden(hidden: Iterable[str], messages: Sequence[Message]) -> tuple[st
 _OWN_TAG = re.compile(
     r"<(?=[\s/]{0,4}(?:problem|text|reply|chat|user|assistant|message|end)[\s/]{0,4}>)", re.IGNORECASE
 )
-# The most characters of one message, and of a whole conversation, that a judge sees.
-_MESSAGE_LIMIT, _JUDGED_LIMIT = 6_000, 24_000
 
 Prompt = tuple[Message, ...]
 
@@ -95,14 +92,6 @@ def simulator_prompt(intent: Intent, persona: str, messages: Sequence[Message]) 
     who = {"persona": PERSONAS[persona], "goal": PROMPTS["goals"][intent.wish], "question": quoted(intent.problem)}
     held = PROMPTS["held"].format(what=what) if hidden else ""
     return (user(PROMPTS["simulator"].format(**who, chat=chat, held=held)),)
-
-
-def judge_prompt(messages: Sequence[Message]) -> Prompt:
-    blocks = (
-        f'<message from="{message["role"]}">\n{shortened(harmless(message["content"]), _MESSAGE_LIMIT)}\n</message>'
-        for message in messages
-    )
-    return (user(PROMPTS["judge"].format(conversation=shortened("\n".join(blocks), _JUDGED_LIMIT))),)
 
 
 def quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Parse the replies of models in their roles, and rate turns by rules, for builders and GRPO."""
+"""Parse the replies of models in their roles, and check user turns, for builders and GRPO."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from functools import cache
 from nextturn.data_builders.dialogue.prompts import still_hidden
 from nextturn.data_builders.recipe import wordings
 from nextturn.probe.conversations import Message, after_thinking, said_by
-from nextturn.probe.grading import lenient_answer, outcome, strict_answer
 from nextturn.probe.judges.labels import Case
 from nextturn.probe.judges.rules import Turn, settle
-from nextturn.probe.text import content_stems, ngrams, phrases, stems, words
+from nextturn.probe.text import ngrams, phrases, stems, words
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,11 @@ class Parsed:
     Attributes:
         unusable: Why the reply cannot be used: empty, cut, out of its role; "" if it can.
         ended: Whether the simulated user ends the conversation.
-        verdict: A judge's verdict, from 1 to 5.
     """
 
     text: str
     unusable: str = ""
     ended: bool = False
-    verdict: int | None = None
 
 
 EMPTY, CUT, ROLE_LABEL = "empty", "cut", "role_label"
@@ -171,68 +168,8 @@ def _copies(text: str, question: str) -> bool:
     return not set(ngrams(asked, length)).isdisjoint(ngrams(words, length))
 
 
-_MARK = re.compile(r"""verdict[\s*_`"'~\\]{0,10}[:：]""", re.IGNORECASE)
-_NUMBER = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
-
-
-def read_judge(reply: Reply) -> Parsed:
-    """Return the last verdict of a judge's reply; unusable if the reply was cut, or has no number from 1 to 5."""
-    text, unusable = read_reply(reply)
-    if unusable == CUT:  # a verdict in it is a draft
-        return Parsed(text, CUT)
-    marks = list(_MARK.finditer(text))
-    found = _NUMBER.match(text, marks[-1].end()) if marks else None
-    if found is not None:
-        return Parsed(text, verdict=int(found.group(1)))
-    return Parsed(text, "no_verdict")
-
-
-def from_verdict(verdict: int) -> float:
-    """Return a verdict from 1 to 5 as a share from 0 to 1."""
-    return (verdict - 1) / 4
-
-
-# --- Turns, rated by rules.
-
-# No reference is nearly as long, and algebra on a much longer text could take for ever.
-LONGEST_ANSWER = 200
 # Two assistant turns that share more of their four-word runs count as the same.
 _REPEATS, _RUN = 0.6, 4
-
-
-def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
-    """Return the assistant's last marked answer, else the answer of its last reply.
-
-    Args:
-        cut: Whether the last reply reached its token limit.
-    """
-    replies = said_by(messages, "assistant")
-    answer = next((marked for text in reversed(replies) if (marked := strict_answer(text)) is not None), None)
-    if answer is None and replies and outcome(replies[-1], truncated=cut) == "answered":
-        answer = lenient_answer(replies[-1])
-    return answer
-
-
-def efficiency(tokens: int, efficient_tokens: int) -> float:
-    """Return `e / (e + tokens)` for all of the assistant's tokens: 1 at 0 tokens, a half at `e`, strictly decreasing.
-
-    CollabLLM (arXiv 2502.00640, section 4) subtracts min(5e-4 * tokens, 1), which is constant from 2,000 tokens on, while
-    its MATH chats average 2,400 to 3,400 tokens, so it distinguishes few replies.
-    """
-    return efficient_tokens / (efficient_tokens + tokens)
-
-
-def turn_marks(messages: Sequence[Message], place: int) -> tuple[bool, bool, bool]:
-    """Rate the assistant's message at index `place`.
-
-    Returns:
-        Whether it uses a word or number of the message before it, asks at most one question, and repeats no earlier
-        message of the assistant.
-    """
-    text, before = messages[place]["content"], said_by(messages[:place], "assistant")
-    asked = set(content_stems(messages[place - 1]["content"]))
-    responds = not asked or bool(asked & set(content_stems(text)))
-    return responds, text.count("?") <= 1, not any(same_words(text, other) for other in before)
 
 
 def same_words(text: str, other: str) -> bool:

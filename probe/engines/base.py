@@ -41,7 +41,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """The log-probability of `target_ids` (not empty) after `prefix_ids` is wanted."""
+    """The log-probability of `target_ids` (not empty) after `prefix_ids` is requested."""
 
     prefix_ids: tuple[int, ...]
     target_ids: tuple[int, ...]
@@ -53,7 +53,7 @@ class Engine(Protocol):
     name: str
 
     def batches(self, requests: Sequence[Request]) -> list[list[int]]:
-        """Return the indices of requests that have to be made together, so that a rerun rounds as the first run did.
+        """Return the indices of requests that have to be made together, so that a rerun gets the same floating-point results.
 
         An engine whose completions do not depend on their neighbours, or that cannot choose the neighbours, returns each
         request by itself; those of them that are still missing are then streamed together.

@@ -76,7 +76,7 @@ class HfEngine:
         self._model = self._room = None
 
     def batches(self, requests: Sequence[Request]) -> list[list[int]]:
-        """Return the requests that share a batch: in bfloat16, a text can depend on what it was padded with."""
+        """Return the requests that share a batch: in bfloat16, a text can depend on its padding."""
         prompts, limits = [request.prompt_ids for request in requests], [request.max_tokens for request in requests]
         return [[index for group in batch for index in group] for batch in _batches(prompts, limits, self.room)]
 

@@ -89,10 +89,6 @@ class Cache:
         """Return the row stored under a key."""
         return self._rows.get(key)
 
-    def forget(self, unwanted: Callable[[Row], bool]) -> None:
-        """Make the selected rows missing. They stay in the file, where the last of equal keys counts."""
-        self._rows = {key: row for key, row in self._rows.items() if not unwanted(row)}
-
     def keep(self, rows: dict[str, Row]) -> None:
         """Store rows by key."""
         self._check()
@@ -112,8 +108,8 @@ class StoredEngine:
     """An engine whose completions and scores are kept in `folder`.
 
     The key holds weights, template, engine, prompt, sampling settings and seed, so that the completions of one checkpoint
-    are never used for another. The batches are stored as well: an engine may choose them by the free memory, which can
-    differ at the next start, and a rerun has to round as the first run did.
+    are never used for another. Batch sizes depend on free memory. The batches are stored so that a resumed run uses the
+    same batches and gets the same floating-point results.
 
     Args:
         check: See `Cache`.

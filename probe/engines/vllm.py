@@ -135,9 +135,8 @@ class VllmEngine:
             key = f"{self.where}.vllm.max_model_len"
             limit = key if set_length else "max_position_embeddings in the model's config.json"
             raise BadInput(
-                f"{self.folder.name}: the longest request takes {needed:,} tokens ({prompt:,} of prompt, {new:,} for the "
-                f"completion), and {limit} is {most:,}; raise {key} if the model allows it, or lower the limit of new "
-                "tokens, or remove the longest items"
+                f"{self.folder.name}: the longest request takes {needed:,} tokens ({prompt:,} + {new:,} new), and {limit} is "
+                f"{most:,}; raise {key}, lower the limit of new tokens, or remove the longest items"
             )
         if self._llm is None or needed > self._length:
             self.close()

@@ -12,7 +12,6 @@ from nextturn.probe.conversations import after_thinking
 from nextturn.probe.judges.labels import Case, Verdict
 from nextturn.probe.judges.llm import NO_VERDICT, LlmJudge, after_verdict, conversation
 from nextturn.probe.sets import Item
-from nextturn.probe.settings import ServerSection
 
 RIGHT, WRONG = "right", "wrong"
 
@@ -55,9 +54,6 @@ class AnswerJudge(LlmJudge):
     forgiven = (None,)
     """A reply without a verdict is a failure, since its answer counts as wrong."""
     fewest = 5
-
-    def __init__(self, server: ServerSection) -> None:
-        super().__init__(server.model_copy(update={"verdict": "text"}))
 
     def prompt(self, case: Case) -> str:
         """Return the message that asks whether the case's reply is right."""

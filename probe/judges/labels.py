@@ -81,13 +81,11 @@ class Verdict:
         label: One of LABELS, or None when unscored.
         unscored: The reason when `label` is None.
         raw: The judge's reply; for rules, the rule or signals that decided.
-        p_genuine: Probability of a genuine follow-up, where the judge gives one.
     """
 
     label: str | None
     unscored: str | None
     raw: str
-    p_genuine: float | None = None
 
 
 class Judge(Protocol):

@@ -5,8 +5,7 @@ between tags as data (`llm.yaml` holds the words). Anything in it that looks lik
 a chat template (servers read those inside message text as well), or like a verdict is shown in a form that is still
 readable and no longer works.
 
-A verdict comes in one of two forms. As text: a reason, then the label, in plain text, because JSON would break LaTeX. As a
-probability: one token, where the server's log-probabilities of nine letters say how likely each label is.
+A verdict is a reason and then the label, in plain text, because JSON would break LaTeX.
 
 The share of failed verdicts is part of the result. A turn whose judge failed is unscored with the server's reason, and too
 many failures end the run instead of shrinking the number of turns behind a rate.
@@ -14,7 +13,6 @@ many failures end the run instead of shrinking the number of turns behind a rate
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections import Counter
@@ -46,13 +44,6 @@ FEWEST_FOR_A_SHARE = 20
 NO_VERDICT = "no_verdict"
 CUT_OFF = "cut_off"
 """The reply reached max_tokens, as replies of models that think at length do."""
-OFF_LABEL = "off_label"
-"""Most of the probability lies on other tokens than the nine letters, as with models that think before they answer."""
-
-LABELS_HOLD_AT_LEAST = 0.5
-"""The share of the next token's probability that the nine letters must hold together."""
-TOP_TOKENS = 20
-"""Number of tokens whose log-probabilities are requested: the most that OpenAI's protocol allows, and vLLM's default."""
 
 
 class LlmJudge:
@@ -71,15 +62,9 @@ class LlmJudge:
 
     def __init__(self, server: ServerSection) -> None:
         self._client = Client(server)
-        self._by_probability = server.verdict == "probability"
         thinking = server.enable_thinking
         how = {None: "", True: " thinking", False: " without thinking"}[thinking]
-        if thinking is None and self._by_probability and server.extras:
-            thinking = False  # the first token of a thinking model is no letter
         self._limits: dict[str, Any] = {"temperature": 0, "max_tokens": server.max_tokens}
-        if self._by_probability:
-            how = f" probability at 0.5{how}"
-            self._limits |= {"max_tokens": 1, "logprobs": True, "top_logprobs": TOP_TOKENS}
         self._template = {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}
         self.version = f"{self.name}/{self.prompt_version}{how} {self._client.model}"
         self.calls = 0
@@ -91,12 +76,10 @@ class LlmJudge:
         """Yield (index, verdict) as replies come. `raw` is the whole reply, or the server's message when it failed.
 
         Raises:
-            JudgeError: After the last verdict, if more than FAILED_AT_MOST of these and the `known` verdicts failed. At
-                once if verdicts by probability are wanted and the server gives no log-probabilities.
+            JudgeError: After the last verdict, if more than FAILED_AT_MOST of these and the `known` verdicts failed.
         """
         verdicts = []
-        usable = _without_message if self._by_probability else unusable
-        with closing(self._client.stream(CHAT, [self._body(case) for case in cases], usable)) as replies:
+        with closing(self._client.stream(CHAT, [self._body(case) for case in cases], unusable)) as replies:
             for index, reply in replies:
                 self.calls = self._client.calls
                 verdicts.append(self._verdict(reply))
@@ -109,20 +92,13 @@ class LlmJudge:
         example = next(" ".join(verdict.raw.split())[:200] for verdict in failed if verdict.unscored == reasons[0][0])
         raise JudgeError(
             f"{self}: {len(failed)} of {len(verdicts)} verdicts failed, more than {FAILED_AT_MOST:.0%} "
-            f"({', '.join(f'{reason} {count}' for reason, count in reasons)}; for example: {example or 'no text'}). Fix the "
-            f"server or its settings ({CUT_OFF}: larger max_tokens; {OFF_LABEL}: `verdict: text`) and run this again"
+            f"({', '.join(f'{reason} {count}' for reason, count in reasons)}; such as: {example or 'no text'}). Fix the server "
+            f"({CUT_OFF}: raise max_tokens) and run this again"
         )
 
     def _verdict(self, reply: ServerReply) -> Verdict:
-        if self._by_probability and refuses_log_probabilities(reply):
-            raise JudgeError(
-                f"{self}: the server gives no log-probabilities of {TOP_TOKENS} tokens ({reply.detail or 'none in the reply'}"
-                "); use a server that does (vLLM, SGLang, llama.cpp), or set `verdict: text`"
-            )
         if reply.failure is not None or reply.body is None:
             return Verdict(None, reply.failure or BAD_REPLY, reply.detail)
-        if self._by_probability:
-            return weigh(first_token(reply.body) or [])
         text = content(reply.body) or ""
         # What a cut reply says of a verdict is a draft.
         return Verdict(None, CUT_OFF, text) if cut_off(reply.body) else self.read(text)
@@ -133,7 +109,7 @@ class LlmJudge:
 
     def prompt(self, case: Case) -> str:
         """Return the message that requests a verdict on `case`."""
-        return prompt(case, self._client.section.verdict)
+        return prompt(case)
 
     def read(self, reply: str) -> Verdict:
         """Return the verdict of a reply."""
@@ -160,18 +136,12 @@ def _constant_part() -> str:
     return "\n\n".join(part.strip() for part in parts)
 
 
-def prompt(case: Case, verdict: str = "text") -> str:
-    """Return the message that requests a verdict on `case`, a few thousand characters whatever the case holds.
-
-    Args:
-        case: The case to judge.
-        verdict: "text" or "probability", as in the recipe.
-    """
+def prompt(case: Case) -> str:
+    """Return the message that requests a verdict on `case`, a few thousand characters whatever the case holds."""
     words = prompt_parts()
     turn = shortened(harmless(case.user_turn), TURN_LIMIT)
     data = f"<conversation>\n{conversation(case.messages)}\n</conversation>\n\n<user_turn>\n{turn}\n</user_turn>\n"
-    ask = words["ask"][verdict].strip()
-    return "\n".join([_constant_part(), "", data, *([words["cut"]] if case.cut else []), ask])
+    return "\n".join([_constant_part(), "", data, *([words["cut"]] if case.cut else []), words["ask"].strip()])
 
 
 def conversation(messages: Sequence[dict[str, str]]) -> str:
@@ -254,43 +224,3 @@ def _label_at(text: str) -> str | None:
         return None
     others = _ANY_LABEL.finditer(text[first.end() :].split("\n", 1)[0])
     return first.lastgroup if all(other.lastgroup == first.lastgroup for other in others) else None
-
-
-def first_token(body: dict[str, Any]) -> list[tuple[str, float]] | None:
-    """Return (token, log-probability) of the likeliest first tokens of a reply; None where the server gives none."""
-    try:
-        top = body["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-        return [(str(entry["token"]), float(entry["logprob"])) for entry in top] or None
-    except (KeyError, IndexError, TypeError, ValueError):
-        return None
-
-
-def refuses_log_probabilities(reply: ServerReply) -> bool:
-    """Return True if a server left log-probabilities out of a good reply, or refused the request because of them."""
-    if reply.failure is None and reply.body is not None:
-        return first_token(reply.body) is None
-    return reply.failure == "refused" and "logprob" in reply.detail.lower()
-
-
-def weigh(tokens: Sequence[tuple[str, float]]) -> Verdict:
-    """Return the verdict of (token, log-probability) pairs; `raw` lists the share of each label.
-
-    The letters' probabilities are scaled to sum to 1. The label is genuine from one half on, else the likeliest other
-    label, because rates count genuine or not. The turn is unscored where the letters hold too little.
-    """
-    held = dict.fromkeys(LETTERS.values(), 0.0)
-    for token, log_p in tokens:
-        if token.strip() in LETTERS and not math.isnan(log_p):
-            held[LETTERS[token.strip()]] += math.exp(min(log_p, 0.0))
-    total = sum(held.values())
-    if total < LABELS_HOLD_AT_LEAST:
-        likeliest = tokens[0][0] if tokens else ""
-        return Verdict(None, OFF_LABEL, f"the labels hold {total:.3f}; the likeliest token is {likeliest!r}")
-    p = {label: held[label] / total for label in sorted(held, key=lambda label: -held[label])}
-    raw = ", ".join(f"{label} {share:.3f}" for label, share in p.items() if share >= 0.0005)
-    genuine = p.pop(GENUINE)
-    return Verdict(GENUINE if genuine >= 0.5 else next(iter(p)), None, raw, genuine)
-
-
-def _without_message(body: dict[str, Any]) -> str | None:
-    return BAD_REPLY if content(body) is None else None

@@ -269,7 +269,7 @@ def _copied(turn: Turn) -> Settled | None:
 
 
 def _asks_for_a_given(turn: Turn) -> Settled | None:
-    """Find questions for what the user stated, as an assistant asks that was not told.
+    """Find questions for facts that the user stated. Only an assistant would ask for them.
 
     A model that was trained to ask for missing information asks such questions under the user's header too. The user
     knows the information and reacts to no part of the answer, so it is the assistant's act, in the assistant's turn or not.
@@ -371,7 +371,7 @@ def _unanchored(turn: Turn) -> bool:
 
 
 def _voice(turn: Turn) -> dict[str, float]:
-    """Measure in whose voice the turn speaks, as shares of its words."""
+    """Measure whether a user or an assistant speaks, as shares of the turn's words."""
     spoken = turn.sentences
     total = sum(sentence.size for sentence in spoken)
 

@@ -1,4 +1,4 @@
-"""`nextturn probe agreement`: how far a judge agrees with human labels, as tables or as JSON.
+"""`nextturn probe agreement`: how far a judge agrees with human labels.
 
 Shown are accuracy and Cohen's kappa, genuine or not and over all labels, and the bias of the judge's rate. Kappa hides the
 bias: a judge that errs equally often both ways leaves a rate unchanged, and a judge that errs one way shifts it. `--by`
@@ -46,10 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--judge", help="which judge: rules, llm (default: the recipe's, or rules)")
     parser.add_argument(
         "--by",
-        action="append",
-        default=[],
+        default="",
         metavar="FIELDS",
-        help="a table with a row per group: fields of the rows, such as model,source,temperature; may be repeated",
+        help="a table with a row per group: fields of the rows, such as model,source,temperature",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     add_questions_argument(parser)
@@ -61,20 +60,17 @@ def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
             f"{overrides[0]}: no such option; keys of a recipe need the recipe: LABELS RECIPE {overrides[0]} ..."
         )
     rows = read_labelled(arguments.labels, texts_in(arguments.questions))
-    groupings = [tuple(name.strip() for name in names.split(",")) for names in arguments.by]
+    names = [name.strip() for name in arguments.by.split(",") if name.strip()]
     known = sorted({name for row in rows for name in row.fields})
-    for name in (name for names in groupings for name in names if name not in known):
+    for name in (name for name in names if name not in known):
         raise BadInput(f"--by {name}: no row of {arguments.labels} has this field, expected one of {', '.join(known)}")
     with redirect_stdout(sys.stderr):  # with --json, stdout holds nothing else
         probe = load_probe_recipe(arguments.recipe, overrides).probe if arguments.recipe else None
     name = arguments.judge or (probe.judge if probe else "rules")
     judge = get_judge(name, probe.judge_server if probe else None)
-    report = agreement(rows, judge, progress=name != "rules", by=groupings)
-    if arguments.json:
-        print(json.dumps({key: value for key, value in report.items() if key != "groups" or groupings}, indent=2))
-        return
-    print(format_agreement(report))
-    if "p" in known:
+    report = agreement(rows, judge, progress=name != "rules", by=names)
+    print(json.dumps(report, indent=2) if arguments.json else format_agreement(report))
+    if "p" in known and not arguments.json:
         print(f"\n{DRAWN}")
 
 
@@ -134,26 +130,24 @@ Scored = tuple[str, str, str]
 
 
 def agreement(
-    rows: Sequence[LabelledTurn], judge: Judge, progress: bool = False, by: Sequence[Sequence[str]] = ()
+    rows: Sequence[LabelledTurn], judge: Judge, progress: bool = False, by: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Judge every row and compare the verdict with its label. Return the object that `--json` prints.
+    """Judge every row, compare the verdict with its label, and return the figures.
 
     Args:
         rows: Turns with labels.
         judge: The judge to check.
         progress: Show a progress bar on stderr.
-        by: Groupings, each of one or more fields of the rows.
+        by: Fields of the rows to group by.
 
     Returns:
-        "binary" (genuine or not) and "full" hold kappa and accuracy over the scored turns. "labels" holds, for each label
-        that people or the judge used, precision, recall and the judge's labels. "groups" begins with all rows together,
-        genuine or not. Intervals are [low, high]. What cannot be known is None.
+        "binary" (genuine or not) and "full" hold kappa and accuracy over the scored turns. "groups" begins with all rows
+        together, genuine or not. Intervals are [low, high]. What cannot be known is None.
     """
     stream = judge.stream([row.case for row in rows])
     verdicts = collected(stream, len(rows), f"judge {judge.name}", delay=0, unit="turn", disable=not progress)
     judged = list(zip(rows, [verdict.label for verdict in verdicts], strict=True))
     scored = _scored(judged)
-    used = {label for human, machine, _ in scored for label in (human, machine)}
     return {
         "judge": judge.version,
         "judge_calls": judge.calls,
@@ -162,8 +156,7 @@ def agreement(
         "unscored": dict(Counter(verdict.unscored or "no reason" for verdict in verdicts if verdict.label is None)),
         "binary": kappa_and_accuracy(genuine_or_other(scored)),
         "full": kappa_and_accuracy(scored),
-        "labels": {label: _label_figures(label, scored) for label in LABELS if label in used},
-        "groups": [group for names in ((), *by) for group in _groups(judged, names)],
+        "groups": [*_groups(judged, ()), *(_groups(judged, by) if by else ())],
     }
 
 
@@ -185,14 +178,6 @@ def _kappa(scored: Sequence[Scored]) -> dict[str, Any]:
 def kappa_and_accuracy(scored: Sequence[Scored]) -> dict[str, Any]:
     """Return Cohen's kappa and the share of equal labels, with intervals."""
     return {**_kappa(scored), **_rate("accuracy", [(human == machine, where) for human, machine, where in scored])}
-
-
-def _label_figures(label: str, scored: Sequence[Scored]) -> dict[str, Any]:
-    given = [(human == label, where) for human, machine, where in scored if machine == label]
-    meant = [(machine == label, where) for human, machine, where in scored if human == label]
-    judged_as = dict(Counter(machine for human, machine, _ in scored if human == label))
-    rates = {**_rate("precision", given), **_rate("recall", meant)}
-    return {"human": len(meant), "judge": len(given), **rates, "judged_as": judged_as}
 
 
 def _groups(judged: Sequence[tuple[LabelledTurn, str | None]], names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -225,7 +210,7 @@ def _figure(name: str, estimate: stats.Estimate, interval: str = "") -> dict[str
 
 
 def format_agreement(report: Mapping[str, Any]) -> str:
-    """Return the figures, a table of labels, the confusion table, and a table per grouping as plain text."""
+    """Return the figures, and a table of the groups, as plain text."""
     whole, *groups = report["groups"]
     lines = [
         f"judge {report['judge']}{' (fitted on loose labels)' if report['judge'].startswith('rules') else ''}: "
@@ -235,20 +220,10 @@ def format_agreement(report: Mapping[str, Any]) -> str:
     for name, figures in (("genuine or not", report["binary"]), ("all labels", report["full"])):
         lines.append(f"{name:15} kappa {shown(figures, 'kappa')}   accuracy {shown(figures, 'accuracy')}%")
     rates = [f"{shown(whole, name)}% {name}" for name in ("read", "judged")]
-    lines += [f"{'genuine':15} {', '.join(rates)}, bias {shown(whole, 'bias')} points", ""]
-    labels = report["labels"]
-    columns = [label for label, figures in labels.items() if figures["judge"]]
-    table = [["", "human", "judge", "precision %", "recall %"]]
-    confusion = [["", *(label[:12] for label in columns)]]
-    for label, figures in labels.items():
-        counts = [str(figures["human"]), str(figures["judge"])]
-        table.append([label, *counts, shown(figures, "precision"), shown(figures, "recall")])
-        if figures["human"]:
-            confusion.append([label, *(str(figures["judged_as"].get(column, 0)) for column in columns)])
-    lines += [*aligned(table), "", "human labels by row, the judge's by column:", *aligned(confusion)]
-    for names in dict.fromkeys(tuple(group["by"]) for group in groups):
-        table = [[*names, "n", "kappa", "read %", "judged %", "bias"]]
-        for group in (group for group in groups if tuple(group["by"]) == names):
+    lines += [f"{'genuine':15} {', '.join(rates)}, bias {shown(whole, 'bias')} points"]
+    if groups:
+        table = [[*groups[0]["by"], "n", "kappa", "read %", "judged %", "bias"]]
+        for group in groups:
             values = ["-" if value is None else " ".join(visible(str(value)).split()) for value in group["by"].values()]
             figures = [shown(group, name) for name in ("kappa", "read", "judged", "bias")]
             table.append([*values, str(group["n_scored"]), *figures])

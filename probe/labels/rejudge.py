@@ -1,8 +1,7 @@
 """`nextturn probe judge`: judge a finished run again from its samples.jsonl, without generating or loading a model.
 
-The answers of a run that was graded by an older version of nextturn are graded again, so that it can be compared with new
-runs. Without a recipe nothing else is done. With another judge the verdicts go to a directory of their own, so that both can be compared. With the run's own judge and
-no --out, only turns without a label are judged again.
+Answers that an older version of nextturn graded are graded again, so that the run can be compared with new runs. Without a
+recipe nothing else is done. The verdicts of the recipe's judge go to a directory of their own, so that both can be compared.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, read_jsonl, write_json
 from nextturn.probe.grading import VERSION
 from nextturn.probe.judges import get_judge
-from nextturn.probe.judges.labels import Judge, Verdict
-from nextturn.probe.measure.figures import figures
+from nextturn.probe.judges.labels import Judge
 from nextturn.probe.measure.measures import NO_ANSWER, case_of, grade_answer, grade_clarify, judged
+from nextturn.probe.measure.results import count_figures
 from nextturn.probe.measure.run import WORDS
 from nextturn.probe.measure.store import RunStore, StoredJudge
 from nextturn.probe.models import ModelInfo
@@ -42,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a recipe whose probe.judge and probe.judge_server are used; without one the labels are kept and only answers "
         "are graded again",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="run directory for the new verdicts")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="run directory for the new verdicts, needed with a recipe"
+    )
 
 
 def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
@@ -62,25 +63,23 @@ def rejudge(folder: Path, judge: Judge | None, out: Path | None = None) -> dict[
     Args:
         folder: A finished run.
         judge: The judge. None keeps all labels.
-        out: Directory of the new run. None keeps the results in `folder`, which only the run's own judge may do.
+        out: Directory of the new run. None, without a judge only, keeps the results in `folder`.
 
     Raises:
-        BadInput: `folder` holds no finished run, or another judge was given without `out`.
+        BadInput: `folder` holds no finished run, or a judge was given without `out`.
         JudgeError: Too many verdicts failed. Finished verdicts are stored, and the same call resumes.
     """
     started = time.monotonic()
     if not (folder / "results.json").is_file() or not (folder / "samples.jsonl").is_file():
         raise BadInput(f"{folder}: no finished run, expected a directory with results.json and samples.jsonl")
+    if judge is not None and out is None:
+        raise BadInput(
+            f"{folder}: the verdicts of {judge.version} need a directory of their own; name one with --out DIR"
+        )
     before, rows = read_json(folder / "results.json"), [row for _, row in read_jsonl(folder / "samples.jsonl")]
     turns = [row for row in rows if row.get("kind") in ("followup", "actual") and row.get("unscored") != NO_ANSWER]
     if judge is not None and not turns:
         raise DataError(f"{folder}: its samples.jsonl holds no user turn to judge")
-    same = judge is None or before["settings"]["judge"] == judge.version
-    if out is None and judge is not None and not same:
-        raise BadInput(
-            f"{folder}: judged by {before['settings']['judge']}, given {judge.version}; use --out to name a directory for "
-            "the new verdicts"
-        )
     settings = dict(before["settings"])
     if settings.get("grading") != VERSION:
         rows = graded_again(rows, settings)
@@ -91,21 +90,17 @@ def rejudge(folder: Path, judge: Judge | None, out: Path | None = None) -> dict[
         settings["judge"] = judge.version
     model = ModelInfo(**{field.name: before["model"].get(field.name) for field in fields(ModelInfo)})
     store = RunStore(out or folder, model, settings)
-    calls = _judge(judge, turns, same, store, model) if judge is not None else before["timing"].get("judge_calls", 0)
+    calls = _judge(judge, turns, store, model) if judge is not None else before["timing"].get("judge_calls", 0)
     store.write_samples(rows)
     timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": calls}
-    return store.finish({**figures(rows), "timing": timing})
+    return store.finish({**count_figures(rows), "timing": timing})
 
 
-def _judge(judge: Judge, turns: list[Row], same: bool, store: RunStore, model: ModelInfo) -> int:
+def _judge(judge: Judge, turns: list[Row], store: RunStore, model: ModelInfo) -> int:
     """Fill in the verdicts of user turns and return the number of calls that the judge made."""
-    # The run's own labels are kept; turns that could not be labelled are judged again.
-    kept = [row for row in turns if same and row["label"]]
-    known = [Verdict(row["label"], None, row["judge_raw"], row.get("p_genuine")) for row in kept]
-    turns = [row for row in turns if not (same and row["label"])]
     cases = [case_of(row) for row in turns]
-    with closing(StoredJudge(judge, store.folder / "verdicts.jsonl", again=same)) as stored:
-        verdicts = collected(stored.stream(cases, known), len(cases), f"probe {model.label}: judged by {judge.name}")
+    with closing(StoredJudge(judge, store.folder / "verdicts.jsonl")) as stored:
+        verdicts = collected(stored.stream(cases), len(cases), f"probe {model.label}: judged by {judge.name}")
     for row, case, verdict in zip(turns, cases, verdicts, strict=True):
         row.update(judged(case, verdict))
     return stored.calls

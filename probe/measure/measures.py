@@ -1,10 +1,9 @@
-"""What is measured of a model: what each measure asks, and how its figures are counted from the rows of samples.jsonl.
+"""The measures: what each one asks a model, and how its figures are counted from the rows of samples.jsonl.
 
 - accuracy: how often the final answer is right, read strictly and leniently, with the outcome of every reply. Items with
   lettered options are graded by the letter, other items by the value of the answer.
 - clarify: does the model ask when information is missing, and answer when nothing is? The two rates are reported separately,
-  because a model that asks about everything has a high follow-up rate: a small model trained only on scripted clarifying
-  questions asked back on 98 of 100 complete problems.
+  because a model that asks about everything has a high rate of needed questions.
 - followup: the user-turn probe of arXiv 2604.02315. After a question and the model's own answer, the same model opens the
   user's turn, without instruction or persona, and a judge labels the turn. The rate is genuine follow-ups over *judged* turns.
   Turns that the judge could not label are counted by reason and never count as not genuine.
@@ -40,8 +39,7 @@ def make_row(kind: str, set_name: str, item: str, messages: Sequence[Message], *
         "kind": kind, "set": set_name, "item": item, "perturbation": NONE,
         "temperature": 0.0, "sample": 0, "messages": list(messages),
         "user_turn": None, "user_cut": None, "label": None, "unscored": None, "judge_raw": None,
-        "p_genuine": None, "specific": None,
-        "grounding": None, "log_p": None, "changed": None,
+        "specific": None, "grounding": None, "log_p": None, "changed": None,
         "reference": None, "extracted": None, "graded_as": None, "strict": None, "lenient": None,
         "outcome": None, "condition": None, "asked": None,
         "attempts": None, "ended": None, "tokens": None,
@@ -218,7 +216,6 @@ def judged(case: Case, verdict: Verdict) -> Row:
         "label": verdict.label,
         "unscored": verdict.unscored,
         "judge_raw": verdict.raw,
-        "p_genuine": verdict.p_genuine,
         "specific": names_answer(case) if verdict.label == GENUINE else None,
     }
 
@@ -266,10 +263,9 @@ OFTEN = 3
 
 
 def repeated_turns(rows: Sequence[Row]) -> tuple[float | None, str]:
-    """Return the share of user turns that come word for word on OFTEN or more items, and the most frequent of them ("" if none).
+    """Return the share of user turns with the same words on OFTEN or more items, and the most frequent of them ("" if none).
 
-    Such a turn fits any answer, whatever a judge says of it alone: a model that learned to ask for the next piece of a problem said "I can't
-    finish it with that alone. What else do you know?" after half of its solutions, and the judge `rules` called that genuine.
+    Such a turn fits any answer, even if a judge calls each single turn genuine.
     """
     items: dict[tuple[str, ...], set[str]] = defaultdict(set)
     # Rows of several trainings (`results.pooled`) are counted apart.

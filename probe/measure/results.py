@@ -1,4 +1,4 @@
-"""Finished probe runs as typed objects: results.json (schema 1) and what a comparison needs of samples.jsonl.
+"""Finished probe runs as typed objects: results.json (schema 1) and the values of samples.jsonl.
 
 `nextturn.probe.measure.measures` counts the figures that results.json holds and `nextturn.probe.measure.store` writes the
 file. This module is its only schema for readers. Fields that it does not name are ignored, so files of older versions are
@@ -26,10 +26,9 @@ from nextturn.probe.engines.stored import Row
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, read_jsonl
 from nextturn.probe.judges.labels import GENUINE
-from nextturn.probe.measure.figures import figures
 from nextturn.probe.measure.kept import Texts, restored, samples_file, texts_in
-from nextturn.probe.measure.measures import CLARIFY, clarify_right
-from nextturn.probe.measure.several_turns import DOUBTED, on_the_way
+from nextturn.probe.measure.measures import CLARIFY, accuracy_figures, clarify_figures, clarify_right, followup_figures
+from nextturn.probe.measure.several_turns import DOUBTED, doubted_figures, on_the_way, sharded_figures
 from nextturn.probe.models import ModelInfo
 from nextturn.probe.stats import Estimate
 from nextturn.probe.terminal import printable, say
@@ -107,7 +106,7 @@ class ShardedResults(_Counted):
 
 
 class DoubtedResults(_Frozen):
-    """Right answers that were kept and wrong ones that were corrected after the user told another result."""
+    """Right answers that were kept and wrong ones that were corrected after the user claimed another result."""
 
     n_right: int
     kept: Estimate
@@ -217,12 +216,36 @@ def share(count: int, n: int) -> Estimate:
     return Estimate(count / n if n else None, None, n)
 
 
+_COUNT = {
+    "accuracy": accuracy_figures,
+    "clarify": clarify_figures,
+    "actual": followup_figures,
+    "sharded": sharded_figures,
+    "doubted": doubted_figures,
+}
+
+
+def count_figures(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the measures of results.json, counted from the rows of samples.jsonl alone."""
+    counted: dict[str, Any] = {"accuracy": {}, "clarify": {}, "followup": {}}
+    groups: dict[tuple[str, str, str, float], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["kind"], row["set"], row["perturbation"], row["temperature"]].append(row)
+    for (kind, name, perturbation, temperature), group in groups.items():
+        if kind == "followup":
+            of_perturbation = counted[kind].setdefault(name, {}).setdefault(perturbation, {})
+            of_perturbation[f"T={temperature}"] = followup_figures(group)
+        else:
+            counted.setdefault(kind, {})[name] = _COUNT[kind](group)
+    return counted
+
+
 # --- Reading finished runs.
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity, so that results computed from it can be cached
 class Samples:
-    """What a comparison needs of samples.jsonl.
+    """The values of samples.jsonl that a comparison needs.
 
     Attributes:
         values: The values behind each rate, by item.
@@ -311,7 +334,7 @@ def load_runs(folders: Sequence[Path], questions: Sequence[str] = ()) -> tuple[F
 
 
 def _runs_among(folders: list[Path]) -> list[Path]:
-    """Return the folders without what a pattern such as recipes/results/* names besides runs.
+    """Return the folders that hold runs. A pattern such as recipes/results/* also names other things.
 
     A name of nothing stays and is an error later. With fewer than two runs everything stays, because a name may be wrong.
     """
@@ -339,7 +362,7 @@ def _results_of_all(folders: Sequence[Path]) -> Results:
     models = [found.model for found in each]
     path, label = ("+".join(dict.fromkeys(getattr(model, key) for model in models)) for key in ("path", "label"))
     step = models[0].step if len({model.step for model in models}) == 1 else None
-    counted = figures([{**row, "training": place} for place, of_one in enumerate(rows) for row in of_one])
+    counted = count_figures([{**row, "training": place} for place, of_one in enumerate(rows) for row in of_one])
     model = asdict(ModelInfo(path, label, step, None, models[0].template_sha256))
     return Results.model_validate({"model": model, "settings": each[0].settings.model_dump(), **counted})
 
@@ -417,7 +440,7 @@ def _read_samples(*versions: tuple[Path, int, int]) -> Samples:
 
 
 def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
-    """Yield the rates that a row counts in, with its value; nothing for what could not be scored."""
+    """Yield the rates that a row counts in, with its value; nothing for a row without a score."""
     kind, name = row["kind"], row["set"]
     if kind == "accuracy":
         yield from ((Metric(kind, name, scoring), row[scoring]) for scoring in ("lenient", "strict"))
@@ -440,7 +463,7 @@ def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
 
 
 def run_names(folders: Sequence[Path], results: Sequence[Results]) -> list[str]:
-    """Return a name for each run: its label and step, after its folder where that alone would not tell runs apart.
+    """Return a name for each run: its label and step, after its folder where that alone is not unique.
 
     The checkpoints of one training run are named alike: all of them with their folder, or none.
     """
@@ -456,7 +479,7 @@ def run_names(folders: Sequence[Path], results: Sequence[Results]) -> list[str]:
     root = os.path.commonpath([folder.absolute().parent for folder in folders])
     names: list[str] = []
     for folder, family, name in zip(folders, families, plain, strict=True):
-        # RUN/probe/step-N tells no more than RUN/step-N.
+        # RUN/probe/step-N says no more than RUN/step-N.
         above = [part for part in folder.absolute().relative_to(root).parts if part != "probe"]
         above = above[:-1] if above[-1:] == [name] else above
         whole = printable("/".join((*above, name))) if family in unclear else name

@@ -30,7 +30,6 @@ from nextturn.probe.grading import VERSION as GRADING
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.answers import RIGHT, AnswerJudge, answer_case
 from nextturn.probe.judges.labels import Verdict
-from nextturn.probe.measure.figures import figures
 from nextturn.probe.measure.measures import (
     Grader,
     answer_in,
@@ -46,6 +45,7 @@ from nextturn.probe.measure.measures import (
     user_turn_requests,
 )
 from nextturn.probe.measure.perturb import parse_perturbations
+from nextturn.probe.measure.results import count_figures
 from nextturn.probe.measure.several_turns import doubted_rows, sharded_rows
 from nextturn.probe.measure.store import RunStore, StoredJudge
 from nextturn.probe.models import ModelFolder, ModelInfo
@@ -247,7 +247,7 @@ def run_probe(
     }
     check()
     left_out = {loaded.name: len(loaded.left_out) for loaded in sets if loaded.left_out}
-    return store.finish({**figures(rows), **({"left_out": left_out} if left_out else {}), "timing": timing})
+    return store.finish({**count_figures(rows), **({"left_out": left_out} if left_out else {}), "timing": timing})
 
 
 def _prompts(loaded: LoadedSet, system_prompt: str | None) -> list[tuple[Message, ...]]:
@@ -340,7 +340,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
     work = [work_of(loaded, probe) for loaded in sets]
     for loaded, of_set in zip(sets, work, strict=True):
         replies = "its own replies" if loaded.transcript else f"at most {of_set.answers} prompts"
-        pieces = f"; {sum(map(bool, loaded.shards))} of {len(loaded.items)} told in pieces" if loaded.shards else ""
+        pieces = f"; {sum(map(bool, loaded.shards))} of {len(loaded.items)} given in pieces" if loaded.shards else ""
         lines.append(f"set       {loaded.name}: {replies} for {', '.join(loaded.measures)}{pieces}")
         lines += [f"          {loaded.name}: {remark}" for remark in loaded.remarks]
         if how := describe_grading(loaded):
@@ -424,7 +424,7 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
             raise DataError(f"{path}: pairs of problems can only measure clarify, not {', '.join(section.measures)}")
         pairs = choose(read_pairs(path, section.columns), section.n, probe.seed)
         return LoadedSet(name, (), tuple(pairs), ("clarify",))
-    # Nobody here can mend a row of the hub.
+    # The user cannot correct a row of the hub.
     left_out: list[str] | None = None if section.path and Path(section.path).exists() else []
     items = read_items(path, section.instruction, section.transcript, section.columns, left_out)
     if left_out:
@@ -531,7 +531,7 @@ def _answer_judge(probe: ProbeSection, sets: Sequence[LoadedSet]) -> AnswerJudge
 
 
 def _graded_otherwise(loaded: LoadedSet, section: SetSection | None, judge: AnswerJudge | None) -> dict[str, Any]:
-    """Return what the settings say of a set whose answers are not read as numbers, letters or formulas."""
+    """Return the settings of a set whose answers are not read as numbers, letters or formulas."""
     if loaded.by_judge and judge:
         return {"grader": judge.version}
     if section is not None and section.grader:
@@ -551,7 +551,7 @@ _NOT_COMPARED = ("sets", "batch_tokens", "when", "user_model", "judge", "judge_s
 def settings_of(
     probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: str, answer_judge: AnswerJudge | None = None
 ) -> dict[str, Any]:
-    """Return what a run is compared and resumed by: every setting that can change a number, and what was asked."""
+    """Return the settings by which a run is compared and resumed: all that can change a number, and the questions."""
     kept = {key: value for key, value in recipe_dict(probe).items() if key not in _NOT_COMPARED}
     asked = {
         loaded.name: {

@@ -1,9 +1,9 @@
 """Measures over several turns, graded by the answer: no judge and no other model takes part.
 
 - sharded (arXiv 2505.06120): the same problem whole (*full*), as one message of its pieces (*concat*), and piece by piece
-  (*sharded*): the user says what it wants, then tells one fact a turn, whatever the model says. The first figure is the
-  answer after the last fact. The paper counts any right attempt on the way, which is reported beside it.
-- doubted: after its own answer the model is told another result, a wrong one where the answer was right and the right one
+  (*sharded*): the user says what it wants, then reveals one fact in each turn, whatever the model says. The first figure is the
+  answer after the last fact. The paper counts any right attempt on the way, which is also reported.
+- doubted: after the model's answer the user claims another result, a wrong one where the answer was right and the right one
   where it was wrong. A model that never changes its answer keeps all right ones and corrects none.
 """
 
@@ -51,7 +51,7 @@ def sharded_rows(
     Args:
         items: Each item with its pieces and the reply to the whole problem.
         instruction: Added to the first message, as it is to the whole problem.
-        simulator: Tells the facts; `ShardedUser` tells one a turn. A conversation that it does not end has at most twice as
+        simulator: Reveals the facts; `ShardedUser` reveals one in each turn. A conversation that it does not end has at most twice as
             many turns as the item has pieces. One that it ends before the last fact counts as not ended.
     """
     ending = f"\n\n{instruction}" if instruction else ""
@@ -99,7 +99,7 @@ def sharded_rows(
 
 
 def _shown(reply: Completion) -> str:
-    """Return what the user sees of a reply."""
+    """Return the part of a reply that the user sees."""
     return answer_in(reply.text) or ""
 
 
@@ -151,7 +151,7 @@ def sharded_figures(rows: Sequence[Row]) -> dict[str, Any]:
 def doubted_rows(
     name: str, items: Sequence[tuple[Item, Completion]], say: Say, seed: int, grade: Grade = grade_answer
 ) -> list[Row]:
-    """Return a row for each item: the reply after the user has told another result.
+    """Return a row for each item: the reply after the user claimed another result.
 
     Args:
         items: Each item with the reply to it.

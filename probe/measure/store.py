@@ -80,8 +80,7 @@ class StoredJudge:
     or that ended because its judge failed too often, asks for them again, and a run that ended well does not.
 
     Args:
-        path: JSONL file of {"key", "label", "unscored", "raw", "p_genuine"}, from any number of judges.
-        again: Ask once more for the stored verdicts without a label.
+        path: JSONL file of {"key", "label", "unscored", "raw"}, from any number of judges.
         check: See `nextturn.probe.engines.stored.Cache`.
 
     Raises:
@@ -91,13 +90,11 @@ class StoredJudge:
         calls: Number of calls that the judge made.
     """
 
-    def __init__(self, judge: Judge, path: Path, again: bool = False, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, judge: Judge, path: Path, check: Callable[[], None] = lambda: None) -> None:
         self.name, self.version, self.calls = judge.name, judge.version, judge.calls
         self._judge = judge
         _refuse_other_files(path)
         self._cache = Cache(path, check)
-        if again:
-            self._cache.forget(lambda row: row["label"] is None)
 
     @property
     def hits(self) -> int:
@@ -125,7 +122,7 @@ class StoredJudge:
 
 
 def _verdict_in(row: Row) -> Verdict:
-    return Verdict(row["label"], row["unscored"], row["raw"], row.get("p_genuine"))
+    return Verdict(row["label"], row["unscored"], row["raw"])
 
 
 def _refuse_other_files(path: Path) -> None:

@@ -170,7 +170,7 @@ def ends_of(model: Any) -> tuple[int, ...]:
 
 
 def info_of(model: Any, chat: Chat, label: str, step: int | None = None) -> ModelInfo:
-    """Return what results.json says of a model in memory. Sums of its weights stand for their hash: they tell checkpoints of
+    """Return what results.json says of a model in memory. Sums of its weights replace their hash: they distinguish checkpoints of
     one run apart."""
     sums = [
         (name, tuple(tensor.shape), float(tensor.detach().double().sum())) for name, tensor in model.named_parameters()

@@ -123,12 +123,12 @@ _SHARDED = ("full", "concat", "sharded", "sharded_minus_full")
 MANY = 8
 """The most runs that detailed tables show one by one."""
 ALIKE = 0.2
-"""Share of repeated user turns from which on the rate has a note. Of 16 measured cells one had 64%, and the others at most 10%."""
+"""Share of repeated user turns from which on the rate has a note."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table of figures of several runs and what else a report says about them.
+    """The figures of several runs, and the notes of a report about them.
 
     Attributes:
         runs: The runs in order; the first is the baseline.
@@ -201,7 +201,7 @@ class Comparison:
         return ROUGH if ROUGH in names else names.pop()
 
     def title(self, metric: Metric) -> str:
-        """Return what a figure is called within the tables of its set."""
+        """Return the name of a figure in the tables of its set."""
         if metric.measure == "followup" and metric.name == "rate":
             return f"{self.followup} {metric.temperature}"
         return f"{metric.name} accuracy" if metric.measure == "accuracy" else metric.name
@@ -470,7 +470,7 @@ def _differing(runs: Sequence[FinishedRun]) -> Iterator[tuple[bool, str]]:
 
 
 def _fill_stops(runs: Sequence[FinishedRun], settings: Sequence[dict[str, str]]) -> None:
-    """Give older runs, which did not record their stops, those of the others if they would not have changed a text."""
+    """Give runs without recorded stops the stops of the others, if these would not have changed a text."""
     known = next((of_run["stops"] for of_run in settings if of_run.get("stops", UNKNOWN) != UNKNOWN), None)
     for run, of_run in zip(runs, settings, strict=True):
         path = run.folder / "samples.jsonl"

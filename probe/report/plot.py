@@ -102,7 +102,7 @@ def arrows(comparison: Comparison, points: Sequence[Point]) -> list[tuple[int, i
 
 
 def path_name(comparison: Comparison, path: Sequence[int]) -> str:
-    """Return the name of a training run: what its last checkpoint is called without the step, else its folder."""
+    """Return the name of a training run: the label of its last checkpoint without the step, else its folder."""
     run = comparison.runs[path[-1]]
     stem = re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", run.name) if run.results.model.step else run.name
     folder = run.folder.absolute().parent

@@ -256,7 +256,7 @@ _SLUG_LENGTH = 40
 
 
 def rough_suffix(results: Results) -> str:
-    """Return what the names of follow-up figures end with where the judge `rules` gave them."""
+    """Return the ending of the names of follow-up figures by the judge `rules`."""
     return "_rules_rough" if followup_name(results.settings.others.get("judge")) == ROUGH else ""
 
 

@@ -107,7 +107,7 @@ class Watcher:
         self._looked_at = 0.0
 
     def follow(self, once: bool = False) -> None:
-        """Measure until the run has ended and nothing is left, or with `once` what is there now.
+        """Measure until the run has ended and all checkpoints are measured, or with `once` those that exist now.
 
         Raises:
             BadInput: Another process watches the run.

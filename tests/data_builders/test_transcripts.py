@@ -122,9 +122,9 @@ def test_conversations_without_anything_to_probe_are_left_out_and_counted(items:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "Q?", "answer": "5"}, r"no conversation in it, wanted `messages`.* \(has question, answer\)"),
-        ({"messages": "User: hi"}, "an empty conversation, wanted a list"),
-        ({"messages": [user("a"), {"role": "agent", "content": "b"}]}, "message 2 has the role 'agent', wanted user or"),
+        ({"question": "Q?", "answer": "5"}, r"no conversation in it, expected `messages`.* \(has question, answer\)"),
+        ({"messages": "User: hi"}, "an empty conversation"),
+        ({"messages": [user("a"), {"role": "agent", "content": "b"}]}, "message 2 has the role 'agent'"),
         ({"messages": [user("a"), {"role": "assistant", "text": "b"}]}, "message 2 is no {role, content}"),
         ({"messages": [user("a"), {"content": "b"}]}, "message 2 is no {role, content}"),
         ({"messages": ["a", "b"]}, "message 1 is no {role, content}"),

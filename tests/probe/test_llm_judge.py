@@ -6,7 +6,6 @@ The judge's server is real (see `loopback`). Its verdicts are made up from the t
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -26,7 +25,6 @@ from nextturn.probe.judges import llm
 from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Verdict, prompt_parts
 from nextturn.probe.judges.llm import LlmJudge
 from nextturn.probe.labels import label as label_page
-from nextturn.probe.measure.measures import judged
 from nextturn.probe.measure.store import StoredJudge
 from nextturn.probe.settings import ServerSection
 from support.judged_turns import judge_all
@@ -105,23 +103,18 @@ class Scripted:
 # ----- the prompt
 
 
-@pytest.mark.parametrize("verdict", ["text", "probability"])
-def test_the_prompt_explains_every_label_in_the_order_of_precedence_and_says_where_a_turn_was_cut(verdict: str) -> None:
-    text = llm.prompt(case("why?"), verdict)
+def test_the_prompt_explains_every_label_in_the_order_of_precedence_and_says_where_a_turn_was_cut() -> None:
+    text = llm.prompt(case("why?"))
     explained = re.findall(r"^([A-I])\. (\w+): ", text, re.MULTILINE)
     assert explained == list(llm.LETTERS.items()) and set(llm.LETTERS.values()) == set(LABELS)
     assert (explained[0], explained[-1]) == (("A", "degenerate"), ("I", GENUINE))
-    assert text.endswith("\nVERDICT: label" if verdict == "text" else "A, B, C, D, E, F, G, H or I.")
+    assert text.endswith("\nVERDICT: label")
     assert "cut off at a length limit" in llm.prompt(case("and then", cut=True)) and "cut off at a" not in text
 
 
 def test_what_no_case_changes_stands_first_so_that_a_server_reads_it_once() -> None:
     others = ({"role": "user", "content": "And now?"}, {"role": "assistant", "content": "2"})
-    prompts = [
-        llm.prompt(each, verdict)
-        for each in (case("why?"), Case(others, "no", True))
-        for verdict in prompt_parts()["ask"]
-    ]
+    prompts = [llm.prompt(each) for each in (case("why?"), Case(others, "no", True))]
     shared = os.path.commonprefix(prompts)
     assert shared.endswith('\n\n<conversation>\n<message from="user">\n')
     assert len(shared) > 0.9 * len(prompts[0])
@@ -143,8 +136,8 @@ def test_the_examples_follow_the_definition() -> None:
 
 def test_a_changed_prompt_needs_a_new_version() -> None:
     """Verdicts are stored and compared under the version. After a change of the prompt raise it, then pin its hash."""
-    pinned = {"3": "4af9fa10db9c8d20"}
-    whole = "".join(llm.prompt(case("why?", cut=True), verdict) for verdict in ("text", "probability"))
+    pinned = {"3": "9a6a5be6cc89d22a"}
+    whole = llm.prompt(case("why?", cut=True))
     assert pinned[llm.PROMPT_VERSION] == hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
@@ -240,53 +233,6 @@ def test_asks_once_per_case_reads_what_stands_between_the_tags_and_names_prompt_
     assert judge.calls == len(bodies) == 31
 
 
-# ----- verdicts by probability
-
-
-def with_log_probabilities(tokens: dict[str, float]) -> dict[str, Any]:
-    """A reply of one token, as vLLM gives it; `tokens` are probabilities."""
-    reply = chat_reply(next(iter(tokens)), finish="length")
-    top = [{"token": token, "logprob": math.log(p), "bytes": None} for token, p in tokens.items()]
-    reply["choices"][0]["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
-    return reply
-
-
-def weighing(tokens: Callable[[str], dict[str, float]]) -> Loopback:
-    def judge(request: Seen) -> dict[str, Any]:
-        return with_log_probabilities(tokens(turn_in(request.body["messages"][0]["content"])))
-
-    return Loopback({"/chat/completions": judge})
-
-
-def logs(**probabilities: float) -> list[tuple[str, float]]:
-    return [(token, math.log(p)) for token, p in probabilities.items()]
-
-
-def test_one_token_a_turn_says_how_likely_each_label_is() -> None:
-    letter_of = {label: letter for letter, label in llm.LETTERS.items()}
-
-    def tokens(turn: str) -> dict[str, float]:
-        likeliest = letter_of[label_of(turn)]
-        return {likeliest: 0.5, f" {likeliest}": 0.1, "The": 0.1, **{x: 0.02 for x in llm.LETTERS if x != likeliest}}
-
-    cases = questions(40)
-    with weighing(tokens) as server:
-        judge = LlmJudge(section(server, verdict="probability"))
-        verdicts = judge_all(judge, cases)
-        bodies = [request.body for request in server.requests]
-    assert judge.version == f"llm/{llm.PROMPT_VERSION} probability at 0.5 tiny" and judge.calls == len(bodies) == 40
-    assert [verdict.label for verdict in verdicts] == [label_of(each.user_turn) for each in cases]
-    for verdict in verdicts:
-        assert verdict.p_genuine == pytest.approx((0.6 if verdict.label == GENUINE else 0.02) / 0.76)
-        assert verdict.raw.startswith(f"{verdict.label} 0.789, ")
-    assert {(body["max_tokens"], body["logprobs"], body["top_logprobs"], body["temperature"]) for body in bodies} == {
-        (1, True, 20, 0)
-    }
-    assert bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}
-    sent = {body["messages"][0]["content"] for body in bodies}
-    assert sent == {llm.prompt(each, "probability") for each in cases}
-
-
 @pytest.mark.parametrize(
     ("thinking", "sent"), [(None, None), (False, {"enable_thinking": False}), (True, {"enable_thinking": True})]
 )
@@ -296,58 +242,6 @@ def test_thinking_is_switched_where_the_section_says_so(thinking: bool | None, s
         judge_all(judge, [case("why?")])
         assert server.requests[-1].body.get("chat_template_kwargs") == sent
     assert (judge.version == plain.version) == (thinking is None), "verdicts with and without are not mixed"
-
-
-def test_a_turn_is_genuine_from_one_half_on_and_else_the_likeliest_other_label() -> None:
-    tie = llm.weigh(logs(I=0.4, H=0.2, D=0.2, E=0.2))
-    assert (tie.label, tie.p_genuine) == ("role_drift", pytest.approx(0.4)), "the gravest of those that are as likely"
-    assert llm.weigh(logs(I=0.5, H=0.5)).label == GENUINE
-
-
-@pytest.mark.parametrize(
-    "tokens", [logs(The=0.9, I=0.1), logs(i=0.9, II=0.05), [("I", math.nan)], [("I", -9999.0), ("<think>", 0.0)], []]
-)
-def test_letters_that_hold_too_little_are_no_verdict(tokens: list[tuple[str, float]]) -> None:
-    verdict = llm.weigh(tokens)
-    assert (verdict.label, verdict.unscored, verdict.p_genuine) == (None, llm.OFF_LABEL, None)
-
-
-def test_turns_without_a_letter_are_failures() -> None:
-    with weighing(lambda turn: {"<think>": 1.0}) as server, pytest.raises(JudgeError, match="off_label 25.*<think>"):
-        judge_all(LlmJudge(section(server, verdict="probability", extras=False)), questions(25))
-    assert "chat_template_kwargs" not in server.requests[0].body
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        chat_reply("I"),
-        {**chat_reply("I"), "choices": [{**chat_reply("I")["choices"][0], "logprobs": {"content": []}}]},
-        Answer(400, {"error": {"message": "You are not allowed to request logprobs from this model"}}),
-    ],
-)
-def test_a_server_without_log_probabilities_ends_the_run(answer: Any) -> None:
-    """Later requests are not answered, so the run ends only if it does not wait for them."""
-    replies = {"/chat/completions": lambda request: answer if request.number < 3 else None}
-    with Loopback(replies) as server:
-        with pytest.raises(JudgeError, match="log-probabilities"):
-            judge_all(LlmJudge(section(server, verdict="probability", concurrency=1)), questions(100))
-        assert len(server.requests) <= 4
-
-
-def test_probabilities_are_kept_and_other_forms_of_a_verdict_are_not_taken_for_them(tmp_path: Path) -> None:
-    path, cases = tmp_path / "v.jsonl", questions(5)
-
-    def stored(**options: Any) -> tuple[list[Verdict], int]:
-        with closing(StoredJudge(LlmJudge(section(server, **options)), path)) as judge:
-            return judge_all(judge, cases), judge.calls
-
-    with weighing(lambda turn: {"I": 0.9, "H": 0.1}) as server:
-        verdicts, _ = stored(verdict="probability")
-        assert stored(verdict="probability") == (verdicts, 0)
-        as_text, calls = stored()
-    assert ({verdict.unscored for verdict in as_text}, calls) == ({"cut_off"}, 5)
-    assert [judged(cases[0], verdict)["p_genuine"] for verdict in verdicts] == [pytest.approx(0.9)] * 5
 
 
 # ----- a server that fails
@@ -423,7 +317,7 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(tmp_path: Path) -> Non
     assert len(list(read_jsonl(path))) == 40
 
 
-def test_equal_cases_are_judged_once_and_unscored_ones_again_only_on_request(tmp_path: Path) -> None:
+def test_equal_cases_are_judged_once_and_unscored_verdicts_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "v.jsonl"
     first = Scripted(silent=["why"])
     judge = StoredJudge(first, path)
@@ -431,10 +325,8 @@ def test_equal_cases_are_judged_once_and_unscored_ones_again_only_on_request(tmp
     verdicts = judge_all(judge, [case("why?"), *others, case("why?")])
     assert [verdict.raw for verdict in verdicts] == ["of why?"] * 3 + ["of why", "of why?"]
     assert len(first.asked) == 4 and judge.hits == 0
-    kept, again = Scripted(), Scripted()
+    kept = Scripted()
     assert judge_all(StoredJudge(kept, path), others) == verdicts[1:4] and not kept.asked
-    assert all(verdict.label for verdict in judge_all(StoredJudge(again, path, again=True), others))
-    assert again.asked == ["why"]
 
 
 def test_failures_are_a_share_of_all_turns_of_a_run_and_are_asked_about_again(tmp_path: Path) -> None:

@@ -17,16 +17,11 @@ from support.page_runs import probe_run
 
 
 class Agreeing:
-    """A judge that calls every turn genuine and records how many cases and known verdicts it was given."""
+    """A judge that calls every turn genuine."""
 
-    name, calls = "agreeing", 0
-
-    def __init__(self, version: str) -> None:
-        self.version = version
-        self.asked = self.known = 0
+    name, version, calls = "agreeing", "another/1", 0
 
     def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
-        self.asked, self.known = len(cases), len(known)
         for index in range(len(cases)):
             yield index, Verdict(GENUINE, None, "")
 
@@ -45,21 +40,12 @@ def folder(tmp_path: Path) -> Path:
     return run
 
 
-def test_another_judge_needs_a_directory_of_its_own(folder: Path, tmp_path: Path) -> None:
+def test_a_judge_needs_a_directory_of_its_own(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--out"):
-        rejudge(folder, Agreeing("another/1"))
-    results = rejudge(folder, Agreeing("another/1"), tmp_path / "again")
+        rejudge(folder, Agreeing())
+    results = rejudge(folder, Agreeing(), tmp_path / "again")
     assert "kl_to_base" not in results and results["settings"]["judge"] == "another/1"
     assert results["followup"]["maths"]["none"]["T=0.0"]["rate"] == 1
-
-
-def test_the_runs_own_judge_is_asked_about_unlabelled_turns_and_given_the_other_verdicts(folder: Path) -> None:
-    """A share of failures among the unlabelled turns alone would end any rerun."""
-    turns = [row for _, row in read_jsonl(folder / "samples.jsonl") if row["kind"] in ("followup", "actual")]
-    unlabelled = sum(row["label"] is None for row in turns)
-    judge = Agreeing(read_json(folder / "results.json")["settings"]["judge"])
-    assert "kl_to_base" not in rejudge(folder, judge)
-    assert unlabelled >= 10 and (judge.asked, judge.known) == (unlabelled, len(turns) - unlabelled)
 
 
 def test_an_older_run_is_graded_again_without_a_judge_and_keeps_its_labels(folder: Path) -> None:

@@ -109,11 +109,6 @@ def test_a_finished_run_is_judged_again(server: Loopback, here: Path, recipe: Pa
         if row["kind"] in ("followup", "actual"):
             assert (row["label"] is None) == (row["unscored"] == "no_verdict")
             assert row["judge_raw"].startswith(("Hm.", "VERDICT"))
-    again = len(server.requests)
-    probe("judge", out, recipe, *options)
-    unscored = sum(row["unscored"] is not None for _, row in read_jsonl(out / "samples.jsonl"))
-    posts = [seen for seen in server.requests[again:] if seen.method == "POST"]
-    assert len(posts) == unscored, "in its own folder only what has no label is asked about again"
 
 
 def test_the_key_is_in_no_file_and_grounding_is_left_out_where_a_server_has_none(

@@ -100,12 +100,12 @@ def test_an_instruction_follows_the_last_user_message_after_an_empty_line(items:
 
 
 BAD_ROWS = [
-    ({"messages": "Hello"}, "an empty conversation|wanted a list"),
+    ({"messages": "Hello"}, "an empty conversation"),
     ({"messages": [SYSTEM]}, "a system message alone"),
-    ({"messages": [user("a"), user("b")]}, "roles do not alternate, message 2 is 'user', wanted 'assistant'"),
+    ({"messages": [user("a"), user("b")]}, "message 2 is 'user'"),
     ({"messages": [user("a"), SYSTEM, user("b")]}, "roles do not alternate, message 2 is 'system'"),
     ({"history": [{"user": "a", "bot": "b"}]}, "ends with the assistant, .*`transcript: true`"),
-    ({"messages": [{"role": "customer", "content": "a"}]}, "message 1 is 'customer', wanted 'user'"),
+    ({"messages": [{"role": "customer", "content": "a"}]}, "message 1 is 'customer'"),
     ({"messages": [{"role": "user", "text": "a"}]}, "message 1 is no {role, content}"),
     ({"messages": [user("cut \ud83d")]}, r"message 1 holds half a character \(\\ud83d\)"),
     ({"problem": "Q?", "solution": rb"\boxed{\ud83d}".decode("unicode_escape")}, "`solution` holds half a character"),

@@ -16,8 +16,15 @@ from nextturn.probe.engines.base import Completion
 from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.errors import DataError
 from nextturn.probe.files import read_jsonl, write_jsonl
-from nextturn.probe.measure.figures import figures
-from nextturn.probe.measure.results import DoubtedResults, Metric, Results, ShardedResults, load_runs, read_samples
+from nextturn.probe.measure.results import (
+    DoubtedResults,
+    Metric,
+    Results,
+    ShardedResults,
+    count_figures,
+    load_runs,
+    read_samples,
+)
 from nextturn.probe.measure.run import describe, load_sets, run_probe
 from nextturn.probe.measure.several_turns import doubted_rows, other_answer, sharded_rows
 from nextturn.probe.models import load_model, load_tokenizer, model_info, resolve
@@ -78,7 +85,7 @@ def test_the_problem_is_told_whole_as_a_list_and_piece_by_piece() -> None:
     ],
 )
 def test_the_last_answer_counts_and_what_came_before_is_told_apart(replies: Sequence[str], happened: set[str]) -> None:
-    counted = figures(sharded(RIGHT, *replies)[0])["sharded"]["maths"]
+    counted = count_figures(sharded(RIGHT, *replies)[0])["sharded"]["maths"]
     names = ("sharded", "strict_sharded", "any_attempt", "answered_early", "asked", "right_lost")
     assert {name for name in names if counted[name]["value"] == 1.0} == happened
     assert counted["full"]["value"] == counted["concat"]["value"] == 1.0 and counted["n"] == 1
@@ -93,7 +100,7 @@ def test_a_user_that_never_ends_or_leaves_before_the_last_piece_is_counted(told:
 
     rows, said = sharded(RIGHT, *[GUESS] * replies, simulator=Talks())
     assert len(said.shown) == 1 + replies and rows[2]["ended"] is False
-    assert figures(rows)["sharded"]["maths"]["not_ended"] == 1
+    assert count_figures(rows)["sharded"]["maths"]["not_ended"] == 1
 
 
 def test_a_model_is_doubted_with_a_wrong_result_where_it_was_right_and_with_the_right_one_where_it_was_wrong() -> None:
@@ -103,7 +110,7 @@ def test_a_model_is_doubted_with_a_wrong_result_where_it_was_right_and_with_the_
     rows = doubted_rows("maths", list(zip(items, first, strict=True)), said, 0)
     told = [chat[-1]["content"] for chat in said.shown]
     assert all("7" not in text for text in told[:2]) and all("I got 7." in text for text in told[2:])
-    counted = figures(rows)["doubted"]["maths"]
+    counted = count_figures(rows)["doubted"]["maths"]
     assert (counted["n_right"], counted["n_wrong"]) == (2, 2)
     assert counted["kept"]["value"] == counted["corrected"]["value"] == 0.5
 
@@ -195,7 +202,7 @@ def test_a_run_has_the_documented_figures_and_the_report_shows_them(finished: An
 def test_fewer_items_can_be_asked_over_several_turns_than_once(measure: Any, tiny_model: Path, tmp_path: Path) -> None:
     results = measure(section(tmp_path, n_turns=1), tmp_path / "out")
     probe = section(tmp_path)
-    assert "2 of 3 told in pieces" in describe(resolve(str(tiny_model)), probe, load_sets(probe), [])
+    assert "2 of 3 given in pieces" in describe(resolve(str(tiny_model)), probe, load_sets(probe), [])
     doubted = results["doubted"]["maths"]
     assert (results["accuracy"]["maths"]["n"], results["sharded"]["maths"]["n"]) == (3, 1)
     assert doubted["n_right"] + doubted["n_wrong"] == 1

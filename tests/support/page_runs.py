@@ -10,9 +10,8 @@ from typing import Any
 
 from nextturn.probe.files import write_json
 from nextturn.probe.judges.labels import GENUINE, LABELS
-from nextturn.probe.measure.figures import figures
 from nextturn.probe.measure.measures import Row, make_row
-from nextturn.probe.measure.results import load_runs
+from nextturn.probe.measure.results import count_figures, load_runs
 from nextturn.probe.report.comparison import Comparison, compare_runs
 
 HOSTILE = (
@@ -38,7 +37,7 @@ def write_run(
     # As in the file of a real run, a lone surrogate is escaped.
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    content = {"schema": 1, "model": model, "settings": settings, **figures(rows), "timing": {"wall_s": 1}}
+    content = {"schema": 1, "model": model, "settings": settings, **count_figures(rows), "timing": {"wall_s": 1}}
     write_json(folder / "results.json", content)
     return folder
 

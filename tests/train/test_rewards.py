@@ -116,7 +116,6 @@ ASKING = [
     (given(kind="hint", prompt=chat(f"{PROBLEM} I got 53, is there a hint?")), "How did you come to 53?", 1.0),
     (given(kind="hint", turn=1, prompt=chat(PROBLEM, "Look at the bags.", "53?")), "Yes, \\boxed{53}.", None),
     # nobody knows what is given
-    (given(kind="withheld"), "How many marbles are in each bag?", None),
 ]
 
 

@@ -87,7 +87,7 @@ def test_a_run_starts_from_sft_if_it_is_there_and_keeps_its_first_choice(
 # --- What is refused.
 
 WRONG_GRPO = [
-    ("train.num_generations", "3", "train.num_generations: given 3, and 4 a process x 1 x 2 steps are 8 samples"),
+    ("train.num_generations", "3", "train.num_generations: given 3"),
     ("train.generation_batch_size", "6", "train.generation_batch_size: given 6, expected a multiple of 4"),
     ("train.max_completion_length", "4", "rollout.max_turn_tokens: given "),
     ("train.report_to", "wandb", "train.report_to: not for a recipe (tracking.to decides it)"),

@@ -1,4 +1,4 @@
-"""A simulated user: it asks one question after the reply and leaves. `grpo.yaml` plays it."""
+"""A simulated user: it asks one question after the reply and leaves. `grpo.yaml` uses it."""
 
 from nextturn.probe.simulation import UserTurn
 
