@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.chat import UNKNOWN
+from nextturn.probe.files import read_jsonl
 from nextturn.probe.judges.labels import GENUINE, ROUGH, followup_name, in_order
+from nextturn.probe.measure.kept import samples_file
 from nextturn.probe.measure.perturb import NONE
 from nextturn.probe.measure.results import FinishedRun, Metric, Results, Samples, run_names
 from nextturn.probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
@@ -473,9 +475,9 @@ def _fill_stops(runs: Sequence[FinishedRun], settings: Sequence[dict[str, str]])
     """Give runs without recorded stops the stops of the others, if these would not have changed a text."""
     known = next((of_run["stops"] for of_run in settings if of_run.get("stops", UNKNOWN) != UNKNOWN), None)
     for run, of_run in zip(runs, settings, strict=True):
-        path = run.folder / "samples.jsonl"
+        path = samples_file(run.folder)
         if known and "stops" not in of_run and path.is_file():
-            text = path.read_text(encoding="utf-8")
+            text = json.dumps([row for _, row in read_jsonl(path)], ensure_ascii=False)
             of_run |= {"stops": known} if not any(token in text for token in json.loads(known)) else {}
 
 

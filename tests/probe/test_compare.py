@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import re
@@ -251,6 +252,7 @@ def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path:
     assert data["differences"][0] in (out / "comparison.md").read_text()
 
 
+@pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize(
     ("before", "said", "refused", "remarked"),
     [
@@ -261,11 +263,15 @@ def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path:
     ],
 )
 def test_runs_that_stopped_at_other_tokens_are_refused(
-    before: Any, said: str, refused: bool, remarked: bool, tmp_path: Path
+    before: Any, said: str, refused: bool, remarked: bool, kept: bool, tmp_path: Path
 ) -> None:
     older = probe_run(tmp_path / "a", "older", **({} if before is None else {"stops": before}))
     with (older / "samples.jsonl").open("a") as file:
         file.write(json.dumps(make_row("followup", "talk", "0", [], user_turn=said)) + "\n")
+    if kept:
+        with gzip.open(older / "samples.jsonl.gz", "wb") as packed:
+            packed.write((older / "samples.jsonl").read_bytes())
+        (older / "samples.jsonl").unlink()
     newer = probe_run(tmp_path / "b", "newer", stops=["<|endoftext|>", "<|im_end|>"])
     compared = comparison_of(older, newer)
     found = [any(line.startswith("stops: ") for line in lines) for lines in (compared.differences, compared.remarks)]
