@@ -260,15 +260,15 @@ def test_a_probe_whose_checkpoint_goes_away_writes_no_figures_for_the_next_one(
     """Training resumes from step 2 while step-4 is measured: its folder is gone, and the new step-4 is measured."""
     for step in (2, 4):
         save(run_dir, step, tiny_chatml)
-    graded = probe_run.figures
+    graded = probe_run.count_figures
 
     def training_goes_back(rows: Any) -> dict[str, Any]:
         if (run_dir / "probe" / "step-4").exists():
-            monkeypatch.setattr(probe_run, "figures", graded)
+            monkeypatch.setattr(probe_run, "count_figures", graded)
             remove_incomplete(run_dir, run_dir / "checkpoint-2")
         return graded(rows)
 
-    monkeypatch.setattr(probe_run, "figures", training_goes_back)
+    monkeypatch.setattr(probe_run, "count_figures", training_goes_back)
     watcher(run_dir, recipe).follow(once=True)
     assert not (run_dir / "probe" / ".kept" / "step-4").exists(), "the model is gone, too"
     assert "leaves step-4" in capsys.readouterr().out
