@@ -83,7 +83,7 @@ fi
 
 [ $# -eq 0 ] || runs=("$@")
 for run in "${runs[@]}"; do
-  [ ! -d "$repository/recipes/results/$run" ] || continue
+  [ ! -d "$repository/recipes/results/$run/probe" ] || continue
   trained=$work/$run/sft
   if [ "$run" = base ]; then trained=$model; else train "$run" "${run%-*}" "${run##*-}"; fi
   if [ "$measure" = 1 ]; then measure "$run" "$trained"; fi
