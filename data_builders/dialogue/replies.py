@@ -127,7 +127,8 @@ def _phrases(name: str) -> re.Pattern[str]:
 def unfit_user_turn(text: str, messages: Sequence[Message]) -> str:
     """Return why no user would write this text after `messages`, or "".
 
-    Every turn of a simulated user passes this check, whatever writes it. Below 1% of true user turns are refused.
+    Every turn of a simulated user passes this check, whatever writes it. The check also refuses a few turns of real users, such as one
+    that boxes a result.
     """
     if not text.strip():
         return EMPTY
