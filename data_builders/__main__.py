@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nextturn.probe.errors import run_command
+from nextturn.probe.command.errors import run_command
 
 _USAGE = """Examples:
   nextturn data recipes/written.yaml
@@ -27,16 +27,16 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--dry-run", action="store_true", help=dry_run_help)
     options, overrides = parser.parse_known_args(argv)
 
-    from nextturn.data_builders.recipe import load_data_recipe
+    from nextturn.data_builders.sections import load_data_recipe
 
     recipe = load_data_recipe(options.recipe, overrides)  # a wrong recipe is reported before any large import
 
     from nextturn.data_builders.build import Build, finished
     from nextturn.data_builders.card import CARD
     from nextturn.data_builders.dry_run import dry_run
-    from nextturn.probe.errors import DataError, SetOutOfReach
-    from nextturn.probe.files import read_json
-    from nextturn.probe.terminal import visible
+    from nextturn.probe.command.errors import DataError, SetOutOfReach
+    from nextturn.probe.command.files import read_json
+    from nextturn.probe.command.terminal import visible
 
     out = options.out or Path(recipe.output.path)
     if options.dry_run:

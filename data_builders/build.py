@@ -20,18 +20,18 @@ from nextturn.data_builders.dialogue.roles import open_model
 from nextturn.data_builders.preferences import write_pairs
 from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.quality import QualityFilter, probe_files
-from nextturn.data_builders.recipe import DataRecipe, Dialogue, SimulatorSection, shaping
 from nextturn.data_builders.replay import ReplayRows
 from nextturn.data_builders.rows import rl_rows, sft_row
 from nextturn.data_builders.scripted import converse, plan
+from nextturn.data_builders.sections import DataRecipe, Dialogue, SimulatorSection, shaping
 from nextturn.data_builders.sharded import Teller
 from nextturn.data_builders.simulators import check_own_class, check_user_model, open_simulator
 from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.written import FILE, only_talk, written
-from nextturn.probe import files
-from nextturn.probe.errors import BadInput, DataError, SetOutOfReach
-from nextturn.probe.sets import PACKAGED
-from nextturn.probe.terminal import say
+from nextturn.probe.command import files
+from nextturn.probe.command.errors import BadInput, DataError, SetOutOfReach
+from nextturn.probe.command.terminal import say
+from nextturn.probe.questions.sets import PACKAGED
 
 Row = dict[str, Any]
 WORK = ".work"
@@ -101,7 +101,7 @@ def look_for_models(dialogue: Dialogue) -> dict[str, str]:
         BadInput: A model, or the package that runs it, is missing.
     """
     from nextturn.probe.engines.vllm import import_vllm
-    from nextturn.probe.models import fingerprint, resolve
+    from nextturn.probe.models.folders import fingerprint, resolve
 
     simulator = dialogue.simulator
     if simulator.engine == "adapter":

@@ -13,10 +13,10 @@ from typing import Any
 from nextturn.data_builders.duplicates import Checked
 from nextturn.data_builders.quality import ANSWERED_AT_ONCE
 from nextturn.data_builders.surface import LEAST, Openings, Reservoir
-from nextturn.probe.conversations import Message, learned
-from nextturn.probe.grading import asks, closes_asking
+from nextturn.probe.command.terminal import visible
+from nextturn.probe.data.messages import Message, learned
 from nextturn.probe.stats import Estimate
-from nextturn.probe.terminal import visible
+from nextturn.probe.text.grading import asks, closes_asking
 
 CARD = "README.md"
 """The card's name in the data folder, where the hub shows it and `datasets` reads which rows there are."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nextturn.data_builders.build import Build
 from nextturn.data_builders.card import chat
-from nextturn.data_builders.text import estimated_tokens
+from nextturn.data_builders.numbers import estimated_tokens
 
 _SAMPLE = 500  # problems whose conversations are made and counted
 

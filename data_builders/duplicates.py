@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nextturn.data_builders.text import ASY
-from nextturn.probe.errors import DataError
-from nextturn.probe.files import read_jsonl
+from nextturn.data_builders.numbers import ASY
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.files import read_jsonl
 
 if TYPE_CHECKING:
     from datasketch import LeanMinHash

@@ -9,9 +9,9 @@ import functools
 import re
 from collections.abc import Sequence
 
-from nextturn.data_builders.recipe import wordings
-from nextturn.data_builders.text import equations, states
-from nextturn.probe.shards import Shards
+from nextturn.data_builders.numbers import equations, states
+from nextturn.data_builders.sections import wordings
+from nextturn.probe.questions.pieces import Shards
 
 Slots = dict[str, str]
 _SLOT = re.compile(r"([.?!] )?\{(\w+)\}")

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-from nextturn.data_builders.tasks import Gap, Mistake, Step, Task
-from nextturn.data_builders.text import (
+from nextturn.data_builders.numbers import (
     MATH,
     Text,
     arithmetic,
@@ -26,9 +25,10 @@ from nextturn.data_builders.text import (
     squeezed,
     stands_in,
 )  # fmt: skip
-from nextturn.probe.grading import boxed
-from nextturn.probe.sets import Problem
-from nextturn.probe.text import stem, words
+from nextturn.data_builders.tasks import Gap, Mistake, Step, Task
+from nextturn.probe.questions.sets import Problem
+from nextturn.probe.text.grading import boxed
+from nextturn.probe.text.words import stem, words
 
 
 def task_from(problem: Problem) -> Task:

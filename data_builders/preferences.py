@@ -16,13 +16,13 @@ from pathlib import Path
 
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
 from nextturn.data_builders.dialogue.roles import Ask, open_model
-from nextturn.data_builders.recipe import Preferences
 from nextturn.data_builders.rows import load_rl_rows, read_sft_rows
-from nextturn.probe.conversations import Message, assistant
+from nextturn.data_builders.sections import Preferences
+from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.data.messages import Message, assistant
 from nextturn.probe.engines.base import item_seed
-from nextturn.probe.equality import same_answer
-from nextturn.probe.files import write_jsonl
-from nextturn.probe.grading import boxed, outcome, strict_answer
+from nextturn.probe.text.equality import same_answer
+from nextturn.probe.text.grading import boxed, outcome, strict_answer
 
 VIEW = "preference"
 

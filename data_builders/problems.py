@@ -16,12 +16,12 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from nextturn.data_builders.gaps import task_from
-from nextturn.data_builders.recipe import Source
+from nextturn.data_builders.numbers import stands_in
+from nextturn.data_builders.sections import Source
 from nextturn.data_builders.tasks import Task
-from nextturn.data_builders.text import stands_in
-from nextturn.probe.errors import DataError, RecipeError
-from nextturn.probe.sets import Problem, locate, read_problems
-from nextturn.probe.tables import sha256_of
+from nextturn.probe.command.errors import DataError, RecipeError
+from nextturn.probe.data.tables import sha256_of
+from nextturn.probe.questions.sets import Problem, locate, read_problems
 
 _ON_A_SHEET, _LONGEST_BESIDE = 0.7, 500  # share of the problems; characters
 # The training splits on the hub. A builder never uses a test split unless the recipe names its file.

@@ -24,16 +24,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from nextturn.data_builders.duplicates import KeptRows, ProbeTexts, hashed
-from nextturn.data_builders.recipe import Quality
+from nextturn.data_builders.numbers import states
+from nextturn.data_builders.sections import Quality
 from nextturn.data_builders.tasks import Conversation
-from nextturn.data_builders.text import states
-from nextturn.probe.conversations import Message, learned
-from nextturn.probe.equality import same_answer
-from nextturn.probe.errors import DataError, SetOutOfReach
-from nextturn.probe.grading import asks, boxed, closes_asking, lenient_answer
-from nextturn.probe.sets import HUB, PACKAGED, locate
-from nextturn.probe.terminal import say
-from nextturn.probe.text import ngrams
+from nextturn.probe.command.errors import DataError, SetOutOfReach
+from nextturn.probe.command.terminal import say
+from nextturn.probe.data.messages import Message, learned
+from nextturn.probe.questions.sets import HUB, PACKAGED, locate
+from nextturn.probe.text.equality import same_answer
+from nextturn.probe.text.grading import asks, boxed, closes_asking, lenient_answer
+from nextturn.probe.text.words import ngrams
 
 # --- Rules about one conversation alone: its form, whether it asks only when needed, and its answers.
 

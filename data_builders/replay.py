@@ -17,13 +17,13 @@ from pathlib import Path
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
 from nextturn.data_builders.dialogue.roles import Answer, Ask, open_model
 from nextturn.data_builders.problems import Problems
-from nextturn.data_builders.recipe import DataRecipe, Source
+from nextturn.data_builders.sections import DataRecipe, Source
 from nextturn.data_builders.tasks import Conversation, Task
-from nextturn.probe.conversations import user
+from nextturn.probe.command.files import read_jsonl, write_jsonl
+from nextturn.probe.data.messages import user
 from nextturn.probe.engines.base import item_seed
-from nextturn.probe.equality import same_answer
-from nextturn.probe.files import read_jsonl, write_jsonl
-from nextturn.probe.grading import lenient_answer
+from nextturn.probe.text.equality import same_answer
+from nextturn.probe.text.grading import lenient_answer
 
 
 @dataclass(frozen=True)

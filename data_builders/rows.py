@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
+from nextturn.data_builders.numbers import states
 from nextturn.data_builders.quality import holds
 from nextturn.data_builders.tasks import Conversation
-from nextturn.data_builders.text import states
-from nextturn.probe.conversations import (
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.data.messages import (
     Message,
     check_messages,
     check_text,
@@ -22,11 +23,10 @@ from nextturn.probe.conversations import (
     training_messages,
     user,
 )
-from nextturn.probe.errors import DataError
-from nextturn.probe.grading import boxed, reference_answer
-from nextturn.probe.simulation import Intent
-from nextturn.probe.tables import place, read_rows
-from nextturn.probe.text import rough_sentences
+from nextturn.probe.data.tables import place, read_rows
+from nextturn.probe.questions.simulation import Intent
+from nextturn.probe.text.grading import boxed, reference_answer
+from nextturn.probe.text.words import rough_sentences
 
 
 def sft_row(conversation: Conversation) -> dict[str, Any]:

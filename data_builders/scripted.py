@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
-from nextturn.data_builders.recipe import Conversations, ScriptedKind, wordings
+from nextturn.data_builders.sections import Conversations, ScriptedKind, wordings
 from nextturn.data_builders.tasks import Conversation, Gap, Mistake, Step, Task
-from nextturn.probe.conversations import Message
+from nextturn.probe.data.messages import Message
 
 _CASUAL = 0.3  # share of users who type without capitals, final full stop and, at times, apostrophes
 

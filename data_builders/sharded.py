@@ -13,11 +13,11 @@ from typing import Any
 
 from nextturn.data_builders.duplicates import masked
 from nextturn.data_builders.forms import Slots, fact_slots, filled, fits, forms, question_slots, step_slots
-from nextturn.data_builders.recipe import DataRecipe
 from nextturn.data_builders.scripted import say
+from nextturn.data_builders.sections import DataRecipe
 from nextturn.data_builders.tasks import Conversation
-from nextturn.probe.conversations import Message, assistant, user
-from nextturn.probe.shards import split
+from nextturn.probe.data.messages import Message, assistant, user
+from nextturn.probe.questions.pieces import split
 
 KINDS = ("complete", "replay")
 """Kinds whose first exchange is a whole problem and its solution."""

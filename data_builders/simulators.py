@@ -24,16 +24,16 @@ from typing import Any
 from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, simulator_prompt
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_message, read_user, unfit_user_turn
 from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, LocalWeights, again_at, open_model, progress
-from nextturn.data_builders.recipe import PERSONAS, SimulatorSection
+from nextturn.data_builders.sections import PERSONAS, SimulatorSection
 from nextturn.data_builders.user import ScriptedUser
-from nextturn.probe.conversations import Message
+from nextturn.probe.command.errors import BadInput, NextturnError, RecipeError
+from nextturn.probe.command.files import sha256_file
+from nextturn.probe.command.recipe import load_named
+from nextturn.probe.command.timelimit import described
+from nextturn.probe.data.messages import Message
 from nextturn.probe.engines.base import Request, item_seed
-from nextturn.probe.errors import BadInput, NextturnError, RecipeError
-from nextturn.probe.files import sha256_file
-from nextturn.probe.recipe import load_named
-from nextturn.probe.simulation import Intent, ShardedUser, Simulator, UserRequest, UserTurn, Wish
-from nextturn.probe.timelimit import described
-from nextturn.probe.user_model import UserModelInfo, user_model_info
+from nextturn.probe.models.user_model import UserModelInfo, user_model_info
+from nextturn.probe.questions.simulation import Intent, ShardedUser, Simulator, UserRequest, UserTurn, Wish
 
 _WISHES: Mapping[Wish, str] = {
     "result": "You want the result and to understand it.",

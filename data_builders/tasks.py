@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nextturn.probe.conversations import Message
+from nextturn.probe.data.messages import Message
 
 _INVERSE = {"+": "-", "-": "+", "*": "/", "/": "*"}
 

@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from nextturn.data_builders.recipe import wordings
-from nextturn.probe.conversations import Message
-from nextturn.probe.grading import lenient_answer, says, strict_answer
-from nextturn.probe.simulation import Intent
-from nextturn.probe.text import content_stems, rough_sentences, stem
+from nextturn.data_builders.sections import wordings
+from nextturn.probe.data.messages import Message
+from nextturn.probe.questions.simulation import Intent
+from nextturn.probe.text.grading import lenient_answer, says, strict_answer
+from nextturn.probe.text.words import content_stems, rough_sentences, stem
 
 PATIENCE = 4  # messages that bring nothing new, before the user gives up
 _BRINGS_NOTHING = ("quote", "told", "all_there", "unknown", "go_on", "yes")

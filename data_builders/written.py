@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nextturn.data_builders.recipe import Written
+from nextturn.data_builders.sections import Written
 from nextturn.data_builders.simulators import intent_text, is_casual
 from nextturn.data_builders.tasks import Conversation, Gap, Task
-from nextturn.probe.conversations import Message, check_messages, learned
-from nextturn.probe.errors import RecipeError
-from nextturn.probe.files import read_jsonl
-from nextturn.probe.grading import boxed
-from nextturn.probe.simulation import Intent, Wish
+from nextturn.probe.command.errors import RecipeError
+from nextturn.probe.command.files import read_jsonl
+from nextturn.probe.data.messages import Message, check_messages, learned
+from nextturn.probe.questions.simulation import Intent, Wish
+from nextturn.probe.text.grading import boxed
 
 FILE = Path(__file__).with_name("written.jsonl")
 _NO_PROMPTS = ("hint", "chat")  # a reward for the answer would teach to give it away, or there is no answer

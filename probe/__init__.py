@@ -15,4 +15,4 @@ __all__ = ["ProbeCallback", "measure_model"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("nextturn.probe.report.callback"), name)
+    return getattr(importlib.import_module("nextturn.probe.callback"), name)

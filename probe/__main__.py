@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nextturn.probe.errors import BadInput, run_command
-from nextturn.probe.labels import agreement, label, rejudge
-from nextturn.probe.report import compare, correct, watch
+from nextturn.probe import compare, rejudge, watch
+from nextturn.probe.command.errors import BadInput, run_command
+from nextturn.probe.labels import agreement, correct, label
 from nextturn.probe.report.comparison import format_table
 
 DESCRIPTION = "Measure what a chat model solves and whether it knows what a person would say next."
@@ -69,10 +69,10 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
-    from nextturn.probe.measure.run import describe, load_sets, measure_folder, open_model, sets_within_reach
-    from nextturn.probe.recipe import recipe_dict
+    from nextturn.probe.command.recipe import recipe_dict
+    from nextturn.probe.command.sections import load_probe_recipe, recipe_of_sets
     from nextturn.probe.report.tracking import check_tracker, report_run
-    from nextturn.probe.settings import load_probe_recipe, recipe_of_sets
+    from nextturn.probe.run import describe, load_sets, measure_folder, open_model, sets_within_reach
 
     if arguments.recipe is None and overrides and not overrides[0].startswith("--"):  # it came after an option
         arguments.recipe, overrides = Path(overrides[0]), overrides[1:]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from nextturn.probe.simulation import UserRequest, UserTurn
+from nextturn.probe.questions.simulation import UserRequest, UserTurn
 
 COMPLAINTS = ("Shorter please.", "That's too long. Which step matters most?", "ok but why do you {verb} there?")
 

@@ -27,8 +27,8 @@ os.environ.setdefault(
     "TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "torchinductor")
 )
 
-from nextturn.probe.embedded import EMBEDDED_NAME, embedded_folder
-from nextturn.probe.errors import ModelError
+from nextturn.probe.command.errors import ModelError
+from nextturn.probe.models.embedded import EMBEDDED_NAME, embedded_folder
 from support.tiny_models import build_tiny_llama, build_tiny_multimodal, build_tiny_qwen35
 
 # Property tests draw the same examples everywhere. `make fuzz` draws new ones. Hypothesis also draws constants of the

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nextturn.probe.errors import BadInput, run_command
+from nextturn.probe.command.errors import BadInput, run_command
+from nextturn.probe.command.sections import TrackingSection
 from nextturn.probe.report.tracking import check_tracker
-from nextturn.probe.settings import TrackingSection
 from nextturn.train.setup import check_devices
 from nextturn.train.sft import main
 from support.commands import without

@@ -15,26 +15,22 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"probe": 0, "data_builders": 1, "train": 2}
-# The folders of probe. What is in none of them is the base, layer 0.
-LAYERS = {"engines": 0, "judges": 1, "measure": 2, "report": 3, "labels": 4}
-# What may be imported from above the base. `train` and `data_builders` start probes by `measure.run`, and `train` shows them
-# by the report.
-FROM_ABOVE = {
-    "train/checkpoints.py": {"probe/report/watch.py"},
-    "train/overrides.py": {"probe/report/tracking.py"},
-    "train/plan.py": {"probe/measure/run.py"},
-    "train/probing.py": {"probe/measure/run.py", "probe/report/compare.py", "probe/report/tracking.py"},
-    "train/rewards.py": {"probe/judges/llm.py", "probe/judges/rules.py"},
-    "train/run.py": {"probe/measure/run.py", "probe/report/tracking.py"},
-    "train/samples.py": {"probe/report/tracking.py"},
-    "train/users.py": {"probe/judges/labels.py", "probe/judges/rules.py", "probe/report/comparison.py"},
-    "data_builders/dialogue/conversation.py": {"probe/judges/labels.py", "probe/judges/rules.py"},
-    "data_builders/dialogue/replies.py": {"probe/judges/labels.py", "probe/judges/rules.py"},
-}
+# The folders of probe, from the bottom up: a module imports those of its own floor and of the floors below.
+FLOORS = (
+    ("stats.py", "command"), ("data",), ("text",), ("questions", "models"), ("engines",), ("judges",),
+)  # fmt: skip
+STAGE = (
+    ("measures",),
+    ("kept.py", "results.py", "store.py", "run.py"),
+    ("report",),
+    ("labels",),
+    ("callback.py", "compare.py", "rejudge.py", "watch.py"),
+)
+FLOOR = {name: floor for floor, names in enumerate(FLOORS + STAGE) for name in names}
 HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "transformers", "trl", "vllm", "wandb"}
 # A trainer callback or a tensor class needs its base class at import. These modules are themselves imported late.
 NEEDS_HEAVY = {
-    "train/guards.py": {"transformers"}, "train/probing.py": {"transformers"}, "probe/report/callback.py": {"transformers"},
+    "train/guards.py": {"transformers"}, "train/probing.py": {"transformers"}, "probe/callback.py": {"transformers"},
     "train/overrides.py": {"peft", "torch", "transformers", "trl"},
     "probe/engines/decoding.py": {"torch", "transformers"},
 }  # fmt: skip
@@ -77,21 +73,21 @@ def files_imported(file: str, late_too: bool = True) -> set[str]:
     return imported - {file}
 
 
-def layer(file: str) -> int:
-    return LAYERS.get(file.split("/")[1], 0)
+def floor(file: str) -> int:
+    return FLOOR[file.split("/")[1]]
 
 
 def test_a_module_imports_what_is_below_it() -> None:
     for file in FILES:
-        package = file.split("/")[0]
-        for imported in files_imported(file) - FROM_ABOVE.get(file, set()):
+        package, *rest = file.split("/")
+        for imported in files_imported(file):
             what = f"{file} imports {imported}"
             assert PACKAGES[imported.split("/")[0]] <= PACKAGES[package], what
-            if package != "probe":
-                assert not imported.startswith("probe/") or layer(imported) == 0, what
-            elif file != "probe/__main__.py":
-                same_folder = imported.split("/")[1] == file.split("/")[1]
-                assert layer(imported) < layer(file) or layer(imported) == layer(file) == 0 or same_folder, what
+            if imported.startswith("probe/") and imported != "probe/__init__.py":
+                if package == "data_builders":
+                    assert floor(imported) < len(FLOORS), f"{what}, which is no part of the library"
+                elif package == "probe" and rest[0] not in ("__init__.py", "__main__.py"):
+                    assert floor(imported) <= floor(file), what
         assert not any(name.partition(".")[0] in ("tests", "support") for name, _ in imports_of(file)), file
 
 

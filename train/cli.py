@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-from nextturn.probe.errors import BadInput, run_command
+from nextturn.probe.command.errors import BadInput, run_command
 
 # Subcommand: (module with `main(argv)`, what the subcommand does).
 STAGES = {

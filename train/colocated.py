@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from nextturn.probe.command.errors import BadInput
 from nextturn.probe.engines.base import Completion, Engine, Request, ScoreRequest
 from nextturn.probe.engines.vllm import RUNNING, by_prefix, caches_prefixes, completion, outputs, sampling
-from nextturn.probe.errors import BadInput
-from nextturn.probe.models import ModelFolder
-from nextturn.probe.weights import read_config
-from nextturn.train.recipe import RolloutSection
+from nextturn.probe.models.folders import ModelFolder
+from nextturn.probe.models.weights import read_config
+from nextturn.train.sections import RolloutSection
 
 
 def colocated_settings(args: Any, folder: ModelFolder, rollout: RolloutSection, probed: bool) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from nextturn.probe.errors import NextturnError, run_command
+from nextturn.probe.command.errors import NextturnError, run_command
 
 
 class Finding(NamedTuple):

@@ -12,16 +12,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nextturn.probe.errors import run_command
+from nextturn.probe.command.errors import run_command
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
-    from nextturn.train.recipe import DpoRecipe
+    from nextturn.train.sections import DpoRecipe
 
 
 def main(argv: Sequence[str]) -> None:
-    from nextturn.train.run import command
+    from nextturn.train.training import command
 
     command("dpo", "Train a chat model to prefer one reply over another", argv, train)
 
@@ -34,16 +34,16 @@ def train(recipe: DpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
         resume: What `--resume` says.
         callbacks: Additional trainer callbacks, called before the built-in ones.
     """
-    from nextturn.train.run import Run, already_finished
+    from nextturn.train.training import Run, already_finished
 
     if already_finished(recipe):
         return
 
     from trl import DPOConfig
 
+    from nextturn.train.encoding import as_dataset, load_pairs, make_pairs
     from nextturn.train.overrides import PairTrainer
     from nextturn.train.policy import new_adapter
-    from nextturn.train.rows import as_dataset, load_pairs, make_pairs
 
     # All input is checked before the model is loaded.
     run = Run(recipe, resume)

@@ -14,12 +14,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nextturn.probe.conversions import new_folder
-from nextturn.probe.errors import BadInput, run_command
-from nextturn.probe.files import read_json, write_json
-from nextturn.probe.models import checkpoint_dtype, fingerprint, resolve, whole_bytes, write_whole
-from nextturn.probe.user_model import mark_user_model, user_model_info
-from nextturn.probe.weights import is_plain_lora
+from nextturn.probe.command.errors import BadInput, run_command
+from nextturn.probe.command.files import read_json, write_json
+from nextturn.probe.models.conversions import new_folder
+from nextturn.probe.models.folders import checkpoint_dtype, fingerprint, resolve, whole_bytes, write_whole
+from nextturn.probe.models.user_model import mark_user_model, user_model_info
+from nextturn.probe.models.weights import is_plain_lora
 
 LARGEST = 2.0
 """The largest scale: twice the update of training."""

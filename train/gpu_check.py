@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.errors import BadInput, NextturnError, run_command
+from nextturn.probe.command.errors import BadInput, NextturnError, run_command
 
 
 def main(argv: Sequence[str]) -> None:

@@ -12,17 +12,17 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nextturn.probe.errors import run_command
-from nextturn.probe.terminal import say
+from nextturn.probe.command.errors import run_command
+from nextturn.probe.command.terminal import say
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
-    from nextturn.train.recipe import GrpoRecipe
+    from nextturn.train.sections import GrpoRecipe
 
 
 def main(argv: Sequence[str]) -> None:
-    from nextturn.train.run import command
+    from nextturn.train.training import command
 
     command("grpo", "Train a chat model on what its turns lead to", argv, train)
 
@@ -35,7 +35,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
         resume: What `--resume` says.
         callbacks: Additional trainer callbacks, called before the built-in ones.
     """
-    from nextturn.train.run import Run, already_finished, flat_warning, reward_line
+    from nextturn.train.training import Run, already_finished, flat_warning, reward_line
 
     if already_finished(recipe):
         return
@@ -46,12 +46,12 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
 
     from nextturn.data_builders.rows import load_rl_rows
     from nextturn.train.colocated import colocated_settings
+    from nextturn.train.encoding import check_columns, choose_prompts, prompt_dataset, tellable
     from nextturn.train.overrides import RolloutTrainer, vllm_settings
     from nextturn.train.policy import new_adapter
     from nextturn.train.probing import asks_vllm
     from nextturn.train.rewards import Rewards, shared_columns
     from nextturn.train.rollouts import make_rollout
-    from nextturn.train.rows import check_columns, choose_prompts, prompt_dataset, tellable
     from nextturn.train.samples import print_step_lines
     from nextturn.train.scoring import ComposedReward
 

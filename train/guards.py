@@ -28,9 +28,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from nextturn.probe.checkpoints import newest_complete
-from nextturn.probe.errors import Interrupted, ToldToEnd, TrainingStopped
-from nextturn.probe.terminal import is_main_process
+from nextturn.probe.command.errors import Interrupted, ToldToEnd, TrainingStopped
+from nextturn.probe.command.terminal import is_main_process
+from nextturn.probe.models.checkpoints import newest_complete
 from nextturn.train.overrides import wrap
 
 LOSS, TOTAL, FIRST_PARAMETER = 0, 1, 2

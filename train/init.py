@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from nextturn.probe.errors import BadInput
-from nextturn.probe.files import write_atomic
+from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.files import write_atomic
 
 EXAMPLE = Path(__file__).with_name("example")
 

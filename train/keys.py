@@ -19,11 +19,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel
 
-from nextturn.data_builders.recipe import DataRecipe
-from nextturn.probe.errors import BadInput
-from nextturn.probe.recipe import aliases_of, key_names, nearest_key, recipe_keys, section_of
-from nextturn.probe.settings import ProbeRecipe
-from nextturn.train.recipe import RECIPES as TRAIN_RECIPES
+from nextturn.data_builders.sections import DataRecipe
+from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.recipe import aliases_of, key_names, nearest_key, recipe_keys, section_of
+from nextturn.probe.command.sections import ProbeRecipe
+from nextturn.train.sections import RECIPES as TRAIN_RECIPES
 
 RECIPES: dict[str, type[BaseModel]] = {**TRAIN_RECIPES, "data": DataRecipe, "probe": ProbeRecipe}
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nextturn.probe.command.errors import DataError
 from nextturn.probe.engines.hf import CHOICE_BYTES, cache_bytes
-from nextturn.probe.errors import DataError
-from nextturn.probe.weights import read_config
+from nextturn.probe.models.weights import read_config
 from nextturn.train.policy import new_adapter
-from nextturn.train.recipe import ModelSection
+from nextturn.train.sections import ModelSection
 
 GIB = 2**30
 # Shapes of models that recipes name, for machines that cannot reach the hub. Text part only.

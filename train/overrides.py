@@ -29,10 +29,10 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 from trl.generation import vllm_generation
 
-from nextturn.probe.errors import TrainingStopped, one_line
+from nextturn.probe.command.errors import TrainingStopped, one_line
 from nextturn.probe.report.tracking import leave_run
-from nextturn.train.checkpoints import this_launch
 from nextturn.train.policy import ADAPTER, load_adapter, zero_in_force
+from nextturn.train.resume import this_launch
 
 # --- Resuming: transformers' Trainer.
 

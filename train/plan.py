@@ -7,31 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nextturn.data_builders.recipe import RoleSection, load_data_recipe
 from nextturn.data_builders.rows import load_rl_rows
+from nextturn.data_builders.sections import RoleSection, load_data_recipe
 from nextturn.data_builders.simulators import check_own_class
-from nextturn.probe.chat import Chat, Message
-from nextturn.probe.conversions import is_multimodal
-from nextturn.probe.errors import ModelError
-from nextturn.probe.measure.run import sets_within_reach, work_of
-from nextturn.probe.models import ModelFolder, load_chat, resolve, tokenizer_folder
-from nextturn.probe.tables import located
-from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG, weight_files
+from nextturn.probe.command.errors import ModelError
+from nextturn.probe.data.tables import located
+from nextturn.probe.models.conversions import is_multimodal
+from nextturn.probe.models.folders import ModelFolder, load_chat, resolve, tokenizer_folder
+from nextturn.probe.models.weights import ADAPTER_CONFIG, CONFIG, weight_files
+from nextturn.probe.run import sets_within_reach, work_of
+from nextturn.probe.text.chat import Chat, Message
 from nextturn.train import memory
-from nextturn.train.checkpoints import watch_line
-from nextturn.train.policy import held_in
-from nextturn.train.recipe import (
-    LATER,
-    MAX_COMPLETION,
-    DataSection,
-    DpoRecipe,
-    GrpoRecipe,
-    SftRecipe,
-    TrainRecipe,
-    batch_of,
-)
-from nextturn.train.rewards import open_workers, shared_columns
-from nextturn.train.rows import (
+from nextturn.train.encoding import (
     IGNORED,
     as_dataset,
     check_columns,
@@ -45,6 +32,19 @@ from nextturn.train.rows import (
     read_conversations,
     show_loss,
     tellable,
+)
+from nextturn.train.policy import held_in
+from nextturn.train.resume import watch_line
+from nextturn.train.rewards import open_workers, shared_columns
+from nextturn.train.sections import (
+    LATER,
+    MAX_COMPLETION,
+    DataSection,
+    DpoRecipe,
+    GrpoRecipe,
+    SftRecipe,
+    TrainRecipe,
+    batch_of,
 )
 from nextturn.train.setup import cpu_wanted
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.errors import ModelError
-from nextturn.probe.models import ModelFolder, merged_folder, resolve
-from nextturn.probe.terminal import say
-from nextturn.train.recipe import LORA_TARGETS, ModelSection
+from nextturn.probe.command.errors import ModelError
+from nextturn.probe.command.terminal import say
+from nextturn.probe.models.folders import ModelFolder, merged_folder, resolve
+from nextturn.train.sections import LORA_TARGETS, ModelSection
 
 ADAPTER = "default"
 """PEFT's name of the adapter that is trained. PEFT saves it in the checkpoint's own folder, any other in a subfolder."""

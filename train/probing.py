@@ -15,21 +15,21 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from nextturn.probe.chat import Chat
+from nextturn.probe.command.errors import BadInput, DataError
+from nextturn.probe.command.files import read_json, write_atomic
+from nextturn.probe.command.sections import ProbeSection
+from nextturn.probe.command.terminal import say
+from nextturn.probe.compare import compare
 from nextturn.probe.engines.base import Engine
 from nextturn.probe.engines.hf import HfEngine, live_model, plain_forward
 from nextturn.probe.engines.shared import on_all_ranks
-from nextturn.probe.errors import BadInput, DataError
-from nextturn.probe.files import read_json, write_atomic
-from nextturn.probe.measure.run import LoadedSet, load_sets, run_probe
-from nextturn.probe.models import ModelFolder, ModelInfo, model_info, resolve
-from nextturn.probe.report.compare import compare
+from nextturn.probe.models.folders import ModelFolder, ModelInfo, model_info, resolve
 from nextturn.probe.report.tracking import headline_line, track_probe
-from nextturn.probe.settings import ProbeSection
-from nextturn.probe.terminal import say
-from nextturn.train.checkpoints import watch_line
+from nextturn.probe.run import LoadedSet, load_sets, run_probe
+from nextturn.probe.text.chat import Chat
 from nextturn.train.colocated import ColocatedVllm
 from nextturn.train.overrides import awake
+from nextturn.train.resume import watch_line
 from nextturn.train.setup import dtype_here
 
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import yaml
 
-from nextturn.probe.errors import BadInput, one_line
-from nextturn.probe.files import read_json
-from nextturn.probe.sets import HUB
-from nextturn.probe.settings import SetSection
-from nextturn.probe.terminal import say
-from nextturn.probe.weights import ADAPTER_CONFIG
+from nextturn.probe.command.errors import BadInput, one_line
+from nextturn.probe.command.files import read_json
+from nextturn.probe.command.sections import SetSection
+from nextturn.probe.command.terminal import say
+from nextturn.probe.models.weights import ADAPTER_CONFIG
+from nextturn.probe.questions.sets import HUB
 
 _NOT_A_MODEL = ("complete.json", "trainer_state.json", "export.json")  # state of the run
 _SUFFIXES = (".safetensors", ".json", ".jinja", ".txt", ".model")

@@ -32,21 +32,21 @@ from nextturn.data_builders.dialogue.replies import (
     same_words,
 )
 from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, open_model
-from nextturn.data_builders.recipe import RoleSection
 from nextturn.data_builders.rows import RlRow
+from nextturn.data_builders.sections import RoleSection
 from nextturn.data_builders.user import LONGEST_ANSWER, marked_answer, questions, read_question, states_result
-from nextturn.probe.conversations import Message, said_by, user
+from nextturn.probe.command.errors import RecipeError
+from nextturn.probe.command.recipe import load_named
+from nextturn.probe.command.timelimit import TIMEOUT, Pending, Workers
+from nextturn.probe.data.messages import Message, said_by, user
 from nextturn.probe.engines.base import item_seed
-from nextturn.probe.equality import compare_answers
-from nextturn.probe.errors import RecipeError
-from nextturn.probe.grading import asks, count_marks, lenient_answer, outcome, strict_answer
 from nextturn.probe.judges.llm import after_verdict
 from nextturn.probe.judges.llm import conversation as shown_conversation
 from nextturn.probe.judges.rules import repetition
-from nextturn.probe.recipe import load_named
-from nextturn.probe.text import content_stems, rough_sentences, words
-from nextturn.probe.timelimit import TIMEOUT, Pending, Workers
-from nextturn.train.recipe import RewardSection
+from nextturn.probe.text.equality import compare_answers
+from nextturn.probe.text.grading import asks, count_marks, lenient_answer, outcome, strict_answer
+from nextturn.probe.text.words import content_stems, rough_sentences, words
+from nextturn.train.sections import RewardSection
 
 Messages = tuple[Message, ...]
 
@@ -111,7 +111,7 @@ def reason_kind(reason: str) -> str:
 # 1 or 0 by math-verify, as in CollabLLM (arXiv 2502.00640, section 4: task success on MATH) and in most RL on mathematics.
 # The final answer is the last marked one of the policy's own turns (`\boxed{}` or `####`), else what its last reply
 # answers, read leniently; the last number of a truncated reply is no answer. No answer is 0, not None, and so is an answer
-# that was guessed (`guessed`, below). A policy can write expressions that take for ever: probe/grading.py compares answers
+# that was guessed (`guessed`, below). A policy can write expressions that take for ever: probe/text/grading.py compares answers
 # in a process with a time limit, once for equal pairs, and a comparison that reaches the limit is None.
 
 NO_REFERENCE = "no_reference"

@@ -16,17 +16,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nextturn.data_builders.recipe import SimulatorSection
 from nextturn.data_builders.rows import RlRow
+from nextturn.data_builders.sections import SimulatorSection
 from nextturn.data_builders.simulators import open_simulator
-from nextturn.probe.chat import Chat
-from nextturn.probe.conversations import Message, after_thinking
+from nextturn.probe.command.errors import RecipeError
+from nextturn.probe.data.messages import Message, after_thinking
 from nextturn.probe.engines.base import Completion, Request, collect, item_seed
 from nextturn.probe.engines.hf import HfEngine, live_model
-from nextturn.probe.errors import RecipeError
-from nextturn.probe.simulation import Simulator, UserRequest
-from nextturn.train.recipe import RolloutSection, check_sampling
+from nextturn.probe.questions.simulation import Simulator, UserRequest
+from nextturn.probe.text.chat import Chat
 from nextturn.train.rewards import Sample
+from nextturn.train.sections import RolloutSection, check_sampling
 
 
 def make_rollout(section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], seed: int) -> RolloutFunction:

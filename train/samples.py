@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from nextturn.probe.files import write_jsonl
-from nextturn.probe.grading import outcome
+from nextturn.probe.command.files import write_jsonl
 from nextturn.probe.report.tracking import slug
-from nextturn.probe.text import sentences, word_list, words
+from nextturn.probe.text.grading import outcome
+from nextturn.probe.text.words import sentences, word_list, words
 from nextturn.train.rewards import HINT, Sample, Scored, asks_instead, reason_kind
 
 # --- The figures of a step, over the samples of all processes.

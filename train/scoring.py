@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.errors import TrainingStopped
-from nextturn.probe.terminal import is_main_process, say
+from nextturn.probe.command.errors import TrainingStopped
+from nextturn.probe.command.terminal import is_main_process, say
 from nextturn.train.rewards import Rewards, Sample, Scored
 from nextturn.train.samples import group_figures, reward_figures, watch_figures, write_samples
 

@@ -13,10 +13,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nextturn.probe.errors import BadInput, NextturnError, one_line
-from nextturn.probe.models import emulates_bfloat16, usable_dtype
-from nextturn.probe.terminal import is_main_process, processes, say
-from nextturn.train.recipe import TrainRecipe, fitted
+from nextturn.probe.command.errors import BadInput, NextturnError, one_line
+from nextturn.probe.command.terminal import is_main_process, processes, say
+from nextturn.probe.models.folders import emulates_bfloat16, usable_dtype
+from nextturn.train.sections import TrainRecipe, fitted
 
 T = TypeVar("T")
 

@@ -11,16 +11,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nextturn.probe.errors import run_command
+from nextturn.probe.command.errors import run_command
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
-    from nextturn.train.recipe import SftRecipe
+    from nextturn.train.sections import SftRecipe
 
 
 def main(argv: Sequence[str]) -> None:
-    from nextturn.train.run import command
+    from nextturn.train.training import command
 
     command("sft", "Fine-tune a chat model on conversations", argv, train)
 
@@ -33,18 +33,18 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
         resume: What `--resume` says.
         callbacks: Additional trainer callbacks, called before the built-in ones.
     """
-    from nextturn.train.run import Run, already_finished
+    from nextturn.train.training import Run, already_finished
 
     if already_finished(recipe):
         return
 
     from trl import SFTConfig
 
-    from nextturn.probe.tables import located
-    from nextturn.probe.user_model import UserModelInfo
+    from nextturn.probe.data.tables import located
+    from nextturn.probe.models.user_model import UserModelInfo
+    from nextturn.train.encoding import as_dataset, make_rows, read_conversations
     from nextturn.train.overrides import ConversationTrainer
     from nextturn.train.policy import new_adapter
-    from nextturn.train.rows import as_dataset, make_rows, read_conversations
 
     # All input is checked before the model is loaded.
     run = Run(recipe, resume)

@@ -31,22 +31,22 @@ from typing import Any
 from nextturn.data_builders.dialogue.checks import Proposal, values
 from nextturn.data_builders.dialogue.replies import unfit_user_turn
 from nextturn.data_builders.dialogue.roles import LocalWeights
-from nextturn.data_builders.recipe import SimulatorSection, Written
+from nextturn.data_builders.sections import SimulatorSection, Written
 from nextturn.data_builders.simulators import PieceTeller, open_simulator
 from nextturn.data_builders.written import WISHES, written
-from nextturn.probe.conversations import assistant, plain, row_id
+from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.files import write_json, write_jsonl
+from nextturn.probe.command.terminal import aligned, collected, printable
+from nextturn.probe.data.messages import assistant, plain, row_id
+from nextturn.probe.data.tables import located
 from nextturn.probe.engines.base import ScoreRequest, item_seed
-from nextturn.probe.errors import BadInput
-from nextturn.probe.files import write_json, write_jsonl
-from nextturn.probe.judges.labels import ROLE_CONSISTENT, Case
 from nextturn.probe.judges.rules import RulesJudge
+from nextturn.probe.judges.verdicts import ROLE_CONSISTENT, Case
+from nextturn.probe.models.user_model import user_model_info
+from nextturn.probe.questions.simulation import Intent, UserRequest, UserTurn
 from nextturn.probe.report.comparison import plain as in_json
-from nextturn.probe.simulation import Intent, UserRequest, UserTurn
 from nextturn.probe.stats import NOTHING, Estimate, clustered_rate
-from nextturn.probe.tables import located
-from nextturn.probe.terminal import aligned, collected, printable
-from nextturn.probe.text import ngrams, words
-from nextturn.probe.user_model import user_model_info
+from nextturn.probe.text.words import ngrams, words
 
 Row = dict[str, Any]
 NOT_ASKING = assistant("Thank you, let me look at this.")
@@ -129,7 +129,7 @@ def perplexity(weights: LocalWeights, rows: Iterable[Row], intents: bool) -> Est
     Args:
         intents: Whether the model sees the intents that rows state.
     """
-    from nextturn.train.rows import user_view
+    from nextturn.train.encoding import user_view
 
     requests = []
     for row in rows:
@@ -161,7 +161,7 @@ def _cell(figure: Estimate) -> str:
 def read_data(path: str | None) -> list[Row]:
     """Return the conversations of a path, or the written ones with what they withhold."""
     from nextturn.data_builders.rows import sft_row
-    from nextturn.train.rows import conversation_rows
+    from nextturn.train.encoding import conversation_rows
 
     if path is not None:
         rows = enumerate(conversation_rows(located(path, "--data")), start=1)

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nextturn.data_builders.recipe import wordings
-from nextturn.data_builders.text import arithmetic, equations, read, squeezed
+from nextturn.data_builders.numbers import arithmetic, equations, read, squeezed
+from nextturn.data_builders.sections import wordings
 from nextturn.data_builders.user import read_question
-from nextturn.probe.text import content_stems, ngrams
+from nextturn.probe.text.words import content_stems, ngrams
 
 # --- The numbers of a text, in digits or words, compared by value.
 

@@ -26,15 +26,15 @@ from nextturn.data_builders.dialogue.checks import Proposal
 from nextturn.data_builders.dialogue.prompts import Prompt, assistant_prompt, copies_example, prompt
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant, same_words, tagged
 from nextturn.data_builders.dialogue.roles import COUNTS, Answer, Ask, ChatModel, LocalModel
-from nextturn.data_builders.recipe import ROLES, Dialogue
+from nextturn.data_builders.sections import ROLES, Dialogue
 from nextturn.data_builders.tasks import Conversation, Gap, Task
-from nextturn.probe.conversations import Message, assistant, user
+from nextturn.probe.data.messages import Message, assistant, user
 from nextturn.probe.engines.base import ScoreRequest, item_seed
-from nextturn.probe.equality import same_answer
-from nextturn.probe.grading import asks, boxed, closes_asking, says
-from nextturn.probe.judges.labels import GENUINE, Case
 from nextturn.probe.judges.rules import RulesJudge
-from nextturn.probe.simulation import Intent, Simulator, UserRequest, UserTurn
+from nextturn.probe.judges.verdicts import GENUINE, Case
+from nextturn.probe.questions.simulation import Intent, Simulator, UserRequest, UserTurn
+from nextturn.probe.text.equality import same_answer
+from nextturn.probe.text.grading import asks, boxed, closes_asking, says
 
 Row = dict[str, Any]
 _AGAIN = 3  # attempts for a usable reply, each with another seed

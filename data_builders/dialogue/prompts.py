@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nextturn.data_builders.dialogue.checks import copies
-from nextturn.data_builders.recipe import EXAMPLES_FILE, PERSONAS, PROMPTS_FILE, wordings
-from nextturn.data_builders.text import states
-from nextturn.probe.conversations import Message, assistant, user
-from nextturn.probe.simulation import Intent
+from nextturn.data_builders.numbers import states
+from nextturn.data_builders.sections import EXAMPLES_FILE, PERSONAS, PROMPTS_FILE, wordings
+from nextturn.probe.data.messages import Message, assistant, user
+from nextturn.probe.questions.simulation import Intent
 
 PROMPTS: dict[str, Any] = wordings(PROMPTS_FILE)
 """All prompts, by name."""

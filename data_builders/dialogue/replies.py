@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 
 from nextturn.data_builders.dialogue.prompts import still_hidden
-from nextturn.data_builders.recipe import wordings
-from nextturn.probe.conversations import Message, after_thinking, said_by
-from nextturn.probe.judges.labels import Case
+from nextturn.data_builders.sections import wordings
+from nextturn.probe.data.messages import Message, after_thinking, said_by
 from nextturn.probe.judges.rules import Turn, settle
-from nextturn.probe.text import ngrams, phrases, stems, words
+from nextturn.probe.judges.verdicts import Case
+from nextturn.probe.text.words import ngrams, phrases, stems, words
 
 
 @dataclass(frozen=True)

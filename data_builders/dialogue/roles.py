@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nextturn.data_builders.dialogue.replies import Parsed, Reply
-from nextturn.data_builders.recipe import Role, RoleSection
-from nextturn.probe import client
-from nextturn.probe.conversations import Message
+from nextturn.data_builders.sections import Role, RoleSection
+from nextturn.probe.command.errors import EngineError
+from nextturn.probe.command.files import json_line, sha256_text
+from nextturn.probe.data.messages import Message
+from nextturn.probe.engines import client
 from nextturn.probe.engines.base import Engine, Request
 from nextturn.probe.engines.stored import Cache
-from nextturn.probe.errors import EngineError
-from nextturn.probe.files import json_line, sha256_text
 
 COUNTS = ("calls", "input", "output")
 UNREACHABLE = "unreachable"
@@ -220,10 +220,10 @@ class LocalWeights:
     """
 
     def __init__(self, section: RoleSection, seed: int, where: str, folder: Path | None = None) -> None:
+        from nextturn.probe.command.sections import ProbeSection
         from nextturn.probe.engines import open_engine
         from nextturn.probe.engines.stored import StoredEngine
-        from nextturn.probe.models import load_chat, model_info, resolve
-        from nextturn.probe.settings import ProbeSection
+        from nextturn.probe.models.folders import load_chat, model_info, resolve
 
         assert section.model is not None, "checked with the recipe"
         model = resolve(section.model)

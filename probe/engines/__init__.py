@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.engines.base import Engine
-from nextturn.probe.errors import BadInput
-from nextturn.probe.models import ModelFolder, load_model, used_dtype
-from nextturn.probe.settings import ProbeSection
+from nextturn.probe.models.folders import ModelFolder, load_model, used_dtype
 
 
 def open_engine(

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from nextturn.probe.command.errors import EngineError, one_line
+from nextturn.probe.command.terminal import say
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest
-from nextturn.probe.errors import EngineError, one_line
-from nextturn.probe.terminal import say
 
 if TYPE_CHECKING:
     import torch

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nextturn.probe.client import PLAIN_EXTRAS, PLAIN_SAMPLING, Client, ServerReply, counted_tokens
+from nextturn.probe.command.errors import CannotScore, EngineError
+from nextturn.probe.command.sections import ServerSection
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest
-from nextturn.probe.errors import CannotScore, EngineError
-from nextturn.probe.settings import ServerSection
+from nextturn.probe.engines.client import PLAIN_EXTRAS, PLAIN_SAMPLING, Client, ServerReply, counted_tokens
 
 # Special tokens stay in the text, and only the temperature shapes the distribution.
 _EXTRAS = {"skip_special_tokens": False, "add_special_tokens": False, **PLAIN_EXTRAS}

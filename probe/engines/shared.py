@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from nextturn.probe.command.errors import NextturnError, one_line
 from nextturn.probe.engines.base import Completion, Engine, Request, ScoreRequest
-from nextturn.probe.errors import NextturnError, one_line
 
 
 def on_all_ranks(engine: Engine, accelerator: Any, run: Callable[[Engine], object]) -> None:

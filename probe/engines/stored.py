@@ -12,9 +12,9 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+from nextturn.probe.command.files import append_rows, json_line, open_append, read_jsonl, sha256_text
 from nextturn.probe.engines.base import Completion, Engine, Request, ScoreRequest
-from nextturn.probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
-from nextturn.probe.models import ModelInfo
+from nextturn.probe.models.folders import ModelInfo
 
 Row = dict[str, Any]
 

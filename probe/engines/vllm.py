@@ -23,11 +23,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nextturn.probe.command.errors import BadInput, CannotScore, EngineError, one_line
+from nextturn.probe.command.sections import VllmSection
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest
-from nextturn.probe.errors import BadInput, CannotScore, EngineError, one_line
-from nextturn.probe.models import ModelFolder, checkpoint_dtype, served_folder
-from nextturn.probe.settings import VllmSection
-from nextturn.probe.weights import read_config
+from nextturn.probe.models.folders import ModelFolder, checkpoint_dtype, served_folder
+from nextturn.probe.models.weights import read_config
 
 if TYPE_CHECKING:
     from vllm import LLM

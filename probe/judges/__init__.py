@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nextturn.probe.errors import BadInput
-from nextturn.probe.judges.labels import Judge
+from nextturn.probe.command.errors import BadInput
+from nextturn.probe.judges.verdicts import Judge
 
 if TYPE_CHECKING:
-    from nextturn.probe.settings import ServerSection
+    from nextturn.probe.command.sections import ServerSection
 
 
 def get_judge(name: str, server: ServerSection | None = None) -> Judge:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
-from nextturn.probe.conversations import after_thinking
-from nextturn.probe.judges.labels import Case, Verdict
+from nextturn.probe.data.messages import after_thinking
 from nextturn.probe.judges.llm import NO_VERDICT, LlmJudge, after_verdict, conversation
-from nextturn.probe.sets import Item
+from nextturn.probe.judges.verdicts import Case, Verdict
+from nextturn.probe.questions.sets import Item
 
 RIGHT, WRONG = "right", "wrong"
 

@@ -21,11 +21,11 @@ from contextlib import closing
 from functools import cache
 from typing import Any
 
-from nextturn.probe.client import BAD_REPLY, CHAT, Client, ServerReply, content, cut_off, unusable
-from nextturn.probe.conversations import after_thinking
-from nextturn.probe.errors import JudgeError
-from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Verdict, prompt_parts
-from nextturn.probe.settings import ServerSection
+from nextturn.probe.command.errors import JudgeError
+from nextturn.probe.command.sections import ServerSection
+from nextturn.probe.data.messages import after_thinking
+from nextturn.probe.engines.client import BAD_REPLY, CHAT, Client, ServerReply, content, cut_off, unusable
+from nextturn.probe.judges.verdicts import GENUINE, LABELS, Case, Verdict, prompt_parts
 
 PROMPT_VERSION: str = prompt_parts()["version"]
 """Changes with every word of the prompt and with every rule that reads the reply."""

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from nextturn.probe.judges.labels import GENUINE, Case, Verdict
-from nextturn.probe.text import (
+from nextturn.probe.judges.verdicts import GENUINE, Case, Verdict
+from nextturn.probe.text.words import (
     clean,
     content_stems,
     is_number,

@@ -21,13 +21,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from nextturn.probe import stats
-from nextturn.probe.errors import BadInput, DataError
+from nextturn.probe.command.errors import BadInput, DataError
+from nextturn.probe.command.sections import load_probe_recipe
+from nextturn.probe.command.terminal import aligned, collected, visible
 from nextturn.probe.judges import get_judge
-from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Judge
-from nextturn.probe.measure.kept import Texts, add_questions_argument, texts_in
-from nextturn.probe.measure.turns import KnownLabel, read_rows
-from nextturn.probe.settings import load_probe_recipe
-from nextturn.probe.terminal import aligned, collected, visible
+from nextturn.probe.judges.verdicts import GENUINE, LABELS, Case, Judge
+from nextturn.probe.kept import Texts, add_questions_argument, texts_in
+from nextturn.probe.labels.turns import KnownLabel, read_rows
 
 DRAWN = (
     "These rows were drawn by `probe label` with unequal chances, more of what the judge calls genuine: the rates and the "

@@ -18,13 +18,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nextturn.probe.errors import BadInput
-from nextturn.probe.files import sha256_text, write_atomic
-from nextturn.probe.judges.labels import LABELS, prompt_parts
+from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.files import sha256_text, write_atomic
+from nextturn.probe.judges.verdicts import LABELS, prompt_parts
+from nextturn.probe.kept import add_questions_argument
 from nextturn.probe.labels.agreement import genuine_or_other, kappa_and_accuracy, shown
-from nextturn.probe.measure.kept import add_questions_argument
-from nextturn.probe.measure.results import load_runs
-from nextturn.probe.measure.turns import (
+from nextturn.probe.labels.turns import (
     FEWEST,
     Annotator,
     DrawnTurn,
@@ -36,6 +35,7 @@ from nextturn.probe.measure.turns import (
     read_labels,
     user_turns,
 )
+from nextturn.probe.results import load_runs
 
 SPREAD: dict[bool | None, float] = {True: 0.50, False: 0.36, None: 0.50}
 """Standard deviation of "an annotator calls the turn genuine" among turns that the judge calls genuine, or not. The share

@@ -18,14 +18,14 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.chat import UNKNOWN
-from nextturn.probe.files import read_jsonl
-from nextturn.probe.judges.labels import GENUINE, ROUGH, followup_name, in_order
-from nextturn.probe.measure.kept import samples_file
-from nextturn.probe.measure.perturb import NONE
-from nextturn.probe.measure.results import FinishedRun, Metric, Results, Samples, run_names
+from nextturn.probe.command.files import read_jsonl
+from nextturn.probe.command.terminal import aligned, printable
+from nextturn.probe.judges.verdicts import GENUINE, ROUGH, followup_name, in_order
+from nextturn.probe.kept import samples_file
+from nextturn.probe.measures.perturb import NONE
+from nextturn.probe.results import FinishedRun, Metric, Results, Samples, run_names
 from nextturn.probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
-from nextturn.probe.terminal import aligned, printable
+from nextturn.probe.text.chat import UNKNOWN
 
 # --- What a comparison consists of.
 
@@ -82,7 +82,7 @@ class CorrectedRate(CorrectedDifference):
 
 @dataclass(frozen=True)
 class Correction:
-    """Follow-up rates of runs corrected by labels (`nextturn.probe.report.correct`).
+    """Follow-up rates of runs corrected by labels (`nextturn.probe.labels.correct`).
 
     `labels` and `unsure` count by run; a run without labels has 0 and no corrected rate. `made_by` names the definition and the
     annotator of the labels; with --force there may be several annotators.

@@ -25,12 +25,12 @@ from urllib.parse import quote, urlencode
 
 import yaml
 
-from nextturn.probe.files import sha256_text
-from nextturn.probe.judges.labels import GENUINE, LABELS
-from nextturn.probe.measure.kept import samples_file
+from nextturn.probe.command.files import sha256_text
+from nextturn.probe.command.terminal import printable
+from nextturn.probe.judges.verdicts import GENUINE, LABELS
+from nextturn.probe.kept import samples_file
 from nextturn.probe.report.comparison import LOW, Comparison, Figure, measured, percent, points
 from nextturn.probe.stats import holm, p_value_of
-from nextturn.probe.terminal import printable
 
 
 @dataclass(frozen=True)

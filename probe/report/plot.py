@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from itertools import cycle, pairwise
 from typing import TYPE_CHECKING, Any
 
-from nextturn.probe.measure.results import Metric
+from nextturn.probe.command.terminal import printable
 from nextturn.probe.report.comparison import Comparison, ending
+from nextturn.probe.results import Metric
 from nextturn.probe.stats import Estimate
-from nextturn.probe.terminal import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,14 +26,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.errors import BadInput, one_line
-from nextturn.probe.files import json_line, read_json, sha256_text, write_json
-from nextturn.probe.judges.labels import GENUINE, ROUGH, followup_name
-from nextturn.probe.measure.results import Results, read_results
+from nextturn.probe.command.errors import BadInput, one_line
+from nextturn.probe.command.files import json_line, read_json, sha256_text, write_json
+from nextturn.probe.command.sections import TrackingSection
+from nextturn.probe.command.terminal import is_main_process, say
+from nextturn.probe.judges.verdicts import GENUINE, ROUGH, followup_name
 from nextturn.probe.report.comparison import percent
-from nextturn.probe.settings import TrackingSection
+from nextturn.probe.results import Results, read_results
 from nextturn.probe.stats import NOTHING, Estimate, wilson
-from nextturn.probe.terminal import is_main_process, say
 
 TRACKED = "tracked.json"
 RUN_FILE = "wandb_run.json"

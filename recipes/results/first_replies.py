@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from nextturn.data_builders.recipe import Written
+from nextturn.data_builders.sections import Written
 from nextturn.data_builders.written import written
-from nextturn.probe.chat import Chat
-from nextturn.probe.conversations import Message
+from nextturn.probe.command.errors import run_command
+from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.command.sections import ProbeSection, VllmSection
+from nextturn.probe.data.messages import Message
 from nextturn.probe.engines import open_engine
 from nextturn.probe.engines.base import Request, collect
-from nextturn.probe.errors import run_command
-from nextturn.probe.files import write_jsonl
-from nextturn.probe.grading import asks
-from nextturn.probe.models import load_tokenizer, resolve
-from nextturn.probe.settings import ProbeSection, VllmSection
-from nextturn.probe.text import rough_sentences
+from nextturn.probe.models.folders import load_tokenizer, resolve
+from nextturn.probe.text.chat import Chat
+from nextturn.probe.text.grading import asks
+from nextturn.probe.text.words import rough_sentences
 
 LIMIT = 300  # tokens
 SPARE = 14  # more own answers than questions, since some are left out

@@ -2,7 +2,7 @@
 
     python recipes/results/keep.py runs/sft/probe/step-80 --out kept/sft --questions test.jsonl --labels labels.jsonl
 
-The directory gets manifest.json, samples.jsonl.gz, labels.jsonl.gz (the labels of this run) and results.json; `probe/measure/kept.py`
+The directory gets manifest.json, samples.jsonl.gz, labels.jsonl.gz (the labels of this run) and results.json; `probe/kept.py`
 describes the rows. All user messages have to be found in the question sets, or nothing is written. Sets of this package keep their
 text. What the model wrote is kept as it is, also where it repeats a question.
 """
@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.errors import BadInput, run_command
-from nextturn.probe.files import read_json, read_jsonl, write_atomic
-from nextturn.probe.measure.kept import ANSWER, Piece, pieces_in, turn_hash
-from nextturn.probe.sets import PACKAGED
-from nextturn.probe.terminal import say
+from nextturn.probe.command.errors import BadInput, run_command
+from nextturn.probe.command.files import read_json, read_jsonl, write_atomic
+from nextturn.probe.command.terminal import say
+from nextturn.probe.kept import ANSWER, Piece, pieces_in, turn_hash
+from nextturn.probe.questions.sets import PACKAGED
 
 Row = dict[str, Any]
 Known = Mapping[str, Sequence[Piece]]

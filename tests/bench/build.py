@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.files import read_json, write_jsonl
+from nextturn.probe.command.files import read_json, write_jsonl
 from support.problems import tasks
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,16 +18,16 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from nextturn.probe.chat import Chat
-from nextturn.probe.models import load_tokenizer, resolve
+from nextturn.probe.models.folders import load_tokenizer, resolve
+from nextturn.probe.text.chat import Chat
 from nextturn.train import rollouts
+from nextturn.train.encoding import prompt_dataset
 from nextturn.train.overrides import RolloutTrainer
 from nextturn.train.policy import load_policy
-from nextturn.train.recipe import ModelSection, RewardSection, RolloutSection
 from nextturn.train.rewards import Rewards
 from nextturn.train.rollouts import Sampler, make_rollout
-from nextturn.train.rows import prompt_dataset
 from nextturn.train.scoring import ComposedReward
+from nextturn.train.sections import ModelSection, RewardSection, RolloutSection
 from support.grpo_parts import rl_row
 
 ROUNDS, STEPS, WARM = 2, 4, 1

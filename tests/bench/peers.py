@@ -39,8 +39,8 @@ from typing import Any
 import psutil
 import yaml
 
-from nextturn.probe.files import write_json, write_jsonl
-from nextturn.probe.models import resolve
+from nextturn.probe.command.files import write_json, write_jsonl
+from nextturn.probe.models.folders import resolve
 from support.problems import tasks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -233,10 +233,10 @@ def probe(model: Path, folder: Path, n: int, rounds: int, dtype: str) -> dict[st
 
 
 def sft(model: Path, folder: Path, n: int, rounds: int, dtype: str) -> dict[str, Any]:
-    from nextturn.probe.chat import Chat
-    from nextturn.probe.conversations import training_messages
-    from nextturn.probe.models import load_tokenizer
-    from nextturn.train.rows import make_rows
+    from nextturn.probe.data.messages import training_messages
+    from nextturn.probe.models.folders import load_tokenizer
+    from nextturn.probe.text.chat import Chat
+    from nextturn.train.encoding import make_rows
 
     problems = tasks("rl")[:80]
     talks = [

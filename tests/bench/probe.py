@@ -20,10 +20,10 @@ from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
-from nextturn.probe.chat import Chat
 from nextturn.probe.engines.base import Request, ScoreRequest, collect
 from nextturn.probe.engines.hf import HfEngine
-from nextturn.probe.models import load_model, load_tokenizer, resolve
+from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
+from nextturn.probe.text.chat import Chat
 
 ROUNDS = 3
 QUESTION = "A shelf holds {} books and {} more stand on the table. Half of them are sold. How many are left, and why?"

@@ -27,7 +27,7 @@ from typing import Any
 
 import yaml
 
-from nextturn.probe.files import sha256_file, write_jsonl
+from nextturn.probe.command.files import sha256_file, write_jsonl
 from support.problems import PROBLEMS
 from support.tiny_models import build_tiny_llama
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nextturn.probe.__main__ import main as probe
-from nextturn.probe.errors import run_command
+from nextturn.probe.command.errors import run_command
 from nextturn.train.sft import main as sft
 from support.commands import ROOT, without
 from support.conversations import messages

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nextturn.probe.errors import NextturnError
+from nextturn.probe.command.errors import NextturnError
 from nextturn.train import doctor
 from nextturn.train.doctor import Finding, check_compilers, check_imports, check_packages, main
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.files import read_json, read_jsonl
-from nextturn.probe.grading import VERSION as GRADING
+from nextturn.probe.command.files import read_json, read_jsonl
+from nextturn.probe.command.recipe import load_recipe, recipe_dict
 from nextturn.probe.judges import get_judge
-from nextturn.probe.recipe import load_recipe, recipe_dict
-from nextturn.train.recipe import SftRecipe
+from nextturn.probe.text.grading import VERSION as GRADING
+from nextturn.train.sections import SftRecipe
 from support.commands import ROOT, call
 
 GALLERY = "recipes/gallery"

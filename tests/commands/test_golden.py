@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from nextturn.probe.__main__ import main as probe
-from nextturn.probe.chat import Chat
-from nextturn.probe.files import sha256_text
+from nextturn.probe.command.files import sha256_text
 from nextturn.probe.judges import get_judge
 from nextturn.probe.labels.agreement import read_labelled
+from nextturn.probe.text.chat import Chat
 from support.judged_turns import judge_all
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -123,7 +123,7 @@ def test_the_rules_judge() -> None:
 @pytest.mark.parametrize("family", ["chatml", "qwen3_5_nothink"])
 def test_training_rows(family: str) -> None:
     """Token ids and labels of five conversations, for both choices of `loss_on`."""
-    from nextturn.train.rows import make_rows
+    from nextturn.train.encoding import make_rows
     from support.tiny_models import tiny_tokenizer
 
     chat, found = Chat(tiny_tokenizer(family)), {}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.errors import NextturnError
-from nextturn.probe.files import read_json
+from nextturn.probe.command.errors import NextturnError
+from nextturn.probe.command.files import read_json
 from support.commands import ROOT, call
 
 SCRIPT = ROOT / "recipes" / "gpu_check.sh"

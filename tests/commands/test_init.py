@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nextturn.probe.errors import BadInput
+from nextturn.probe.command.errors import BadInput
 from nextturn.train.init import EXAMPLE, main
 from support.commands import call
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from nextturn.probe.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
 from support.commands import call, start
 from support.loopback import Loopback, Seen, chat_reply
 

@@ -11,7 +11,7 @@ from support.sft_parts import write_data, write_recipe
 
 PREPARE = """
 import os, signal, sys
-from nextturn.probe.errors import BadInput, run_command
+from nextturn.probe.command.errors import BadInput, run_command
 from nextturn.train import setup
 
 def work(case):
@@ -53,7 +53,7 @@ def test_all_processes_share_what_process_0_made(tmp_path: Path) -> None:
 
 SFT = """
 import os, sys
-from nextturn.probe.errors import run_command
+from nextturn.probe.command.errors import run_command
 from nextturn.train.sft import main
 os.chdir(os.path.join(sys.argv[1], os.environ["RANK"]))  # as on two nodes, where a relative path is another folder
 for recipe in sys.argv[2:]:

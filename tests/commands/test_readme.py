@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from nextturn.probe.chat import Chat
-from nextturn.probe.checkpoints import mark_complete
-from nextturn.probe.files import write_json
+from nextturn.probe.command.files import write_json
 from nextturn.probe.labels.label import draw, write_labels
-from nextturn.probe.measure.results import load_runs
-from nextturn.probe.measure.turns import user_turns
-from nextturn.probe.models import load_tokenizer, resolve
-from nextturn.probe.user_model import UserModelInfo, mark_user_model
+from nextturn.probe.labels.turns import user_turns
+from nextturn.probe.models.checkpoints import mark_complete
+from nextturn.probe.models.folders import load_tokenizer, resolve
+from nextturn.probe.models.user_model import UserModelInfo, mark_user_model
+from nextturn.probe.results import load_runs
+from nextturn.probe.text.chat import Chat
 from support.commands import ROOT, call
 from support.loopback import Loopback, chat_reply, models_reply
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from nextturn.probe.files import read_json
+from nextturn.probe.command.files import read_json
 from support.commands import ROOT, call
 from support.dialogue_server import problems, speak
 from support.grpo_parts import probe_section

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from nextturn.probe.sets import PACKAGED
-from nextturn.train.recipe import LOADERS, fitted
+from nextturn.probe.questions.sets import PACKAGED
+from nextturn.train.sections import LOADERS, fitted
 from nextturn.train.setup import check_devices
 from support.commands import ROOT, call
 

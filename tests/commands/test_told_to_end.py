@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from transformers import TrainerCallback
 
-from nextturn.probe.checkpoints import newest_complete
-from nextturn.probe.errors import BadInput, Interrupted, ToldToEnd, run_command
-from nextturn.probe.files import read_json
+from nextturn.probe.command.errors import BadInput, Interrupted, ToldToEnd, run_command
+from nextturn.probe.command.files import read_json
+from nextturn.probe.models.checkpoints import newest_complete
 from nextturn.train import guards
-from nextturn.train.recipe import LOADERS
+from nextturn.train.sections import LOADERS
 from nextturn.train.sft import main, train
 from support.commands import start
 from support.launches import Launched, history
@@ -104,7 +104,7 @@ def test_a_signal_while_the_processes_agree_counts_at_the_next_step() -> None:
 def test_two_trainings_do_not_share_a_folder(tiny_chatml: Path, tmp_path: Path) -> None:
     data = {"path": str(write_data(tmp_path))}
     recipe = write_recipe(tmp_path, tiny_chatml, data, {"max_steps": 1}, {"when": "never"})
-    hold = "import sys, pathlib, nextturn.probe.files as f\nwith f.only_process(pathlib.Path(sys.argv[1]), 'trains'):\n print(flush=True); input()"
+    hold = "import sys, pathlib, nextturn.probe.command.files as f\nwith f.only_process(pathlib.Path(sys.argv[1]), 'trains'):\n print(flush=True); input()"
     other = subprocess.Popen(
         [sys.executable, "-c", hold, str(tmp_path / "run" / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -147,8 +147,8 @@ def test_a_probe_that_gets_sigterm_stops(tiny_chatml: Path, tmp_path: Path, monk
 WITHOUT_WANDB = """
 import pathlib, psutil, sys
 from transformers import TrainerCallback
-from nextturn.probe.errors import run_command
-from nextturn.train.recipe import LOADERS
+from nextturn.probe.command.errors import run_command
+from nextturn.train.sections import LOADERS
 from nextturn.train.sft import train
 from support.sft_parts import sigterm_in
 
@@ -178,8 +178,8 @@ def test_the_checkpoint_is_saved_though_wandbs_process_has_ended(tiny_chatml: Pa
 
 ONE_OF_TWO = """
 import pathlib, sys
-from nextturn.probe.errors import run_command
-from nextturn.train.recipe import LOADERS
+from nextturn.probe.command.errors import run_command
+from nextturn.train.sections import LOADERS
 from nextturn.train.sft import train
 from support.sft_parts import sigterm_in
 

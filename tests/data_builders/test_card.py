@@ -14,9 +14,9 @@ import pytest
 from nextturn.data_builders.card import block, card, chat, columns, excerpt, inline
 from nextturn.data_builders.duplicates import Checked
 from nextturn.data_builders.problems import Source
-from nextturn.data_builders.recipe import DataRecipe, Output
 from nextturn.data_builders.rows import sft_row
-from nextturn.probe.recipe import recipe_dict
+from nextturn.data_builders.sections import DataRecipe, Output
+from nextturn.probe.command.recipe import recipe_dict
 from support.conversations import conversation
 
 Row = dict[str, Any]

@@ -15,15 +15,15 @@ import yaml
 
 from nextturn.data_builders.__main__ import main
 from nextturn.data_builders.build import Build, build, finished
+from nextturn.data_builders.numbers import states
 from nextturn.data_builders.problems import Problems
-from nextturn.data_builders.recipe import DataRecipe, Source, load_data_recipe, shaping
 from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
+from nextturn.data_builders.sections import DataRecipe, Source, load_data_recipe, shaping
 from nextturn.data_builders.tasks import Gap, Mistake, Step, WhatIf
-from nextturn.data_builders.text import states
-from nextturn.probe.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
-from nextturn.probe.files import read_json, read_jsonl, write_json, write_jsonl
-from nextturn.probe.grading import boxed
-from nextturn.probe.terminal import visible
+from nextturn.probe.command.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
+from nextturn.probe.command.files import read_json, read_jsonl, write_json, write_jsonl
+from nextturn.probe.command.terminal import visible
+from nextturn.probe.text.grading import boxed
 from support.commands import ROOT
 from support.dialogue_server import contents
 from support.problems import MIXED

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextturn.data_builders.gaps import computed, task_from
+from nextturn.data_builders.numbers import balanced, number, read, same_value, stands_in
 from nextturn.data_builders.tasks import Gap, Task
-from nextturn.data_builders.text import balanced, number, read, same_value, stands_in
-from nextturn.probe.sets import Problem, read_problems
+from nextturn.probe.questions.sets import Problem, read_problems
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 EVERY = 16  # one problem in sixteen of the real files is checked

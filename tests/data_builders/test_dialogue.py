@@ -25,14 +25,14 @@ from nextturn.data_builders.dialogue.conversation import (
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant, read_message, tagged
 from nextturn.data_builders.dialogue.roles import Ask, ChatModel, LocalModel
 from nextturn.data_builders.quality import Quality, QualityFilter
-from nextturn.data_builders.recipe import DataRecipe, Dialogue, Output, RoleSection, Source, shaping
 from nextturn.data_builders.rows import rl_rows
+from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, RoleSection, Source, shaping
 from nextturn.data_builders.simulators import CheckedSimulator
 from nextturn.data_builders.tasks import Conversation, Gap, Task
-from nextturn.probe.conversations import assistant, user
-from nextturn.probe.errors import SettingsChanged
-from nextturn.probe.settings import ServerSection, VllmSection
-from nextturn.probe.simulation import UserRequest, UserTurn
+from nextturn.probe.command.errors import SettingsChanged
+from nextturn.probe.command.sections import ServerSection, VllmSection
+from nextturn.probe.data.messages import assistant, user
+from nextturn.probe.questions.simulation import UserRequest, UserTurn
 
 QUESTION = "Ann has 12 marbles in each of her 5 red bags and loses 7 of them on the way home. How many are left?"
 SOLUTION = "Five bags hold 12 * 5 = 60 marbles.\nAfter the loss 60 - 7 = 53 stay.\nSo \\boxed{53}."

@@ -15,14 +15,14 @@ import yaml
 from nextturn.data_builders.__main__ import main
 from nextturn.data_builders.build import build
 from nextturn.data_builders.dialogue import roles
-from nextturn.data_builders.recipe import load_data_recipe
+from nextturn.data_builders.numbers import states
 from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
-from nextturn.data_builders.text import states
-from nextturn.probe.chat import Chat
-from nextturn.probe.errors import DataError, EngineError, RecipeError, SettingsChanged, run_command
-from nextturn.probe.files import read_json, write_json
-from nextturn.probe.models import load_tokenizer, resolve
-from nextturn.probe.user_model import UserModelInfo, mark_user_model
+from nextturn.data_builders.sections import load_data_recipe
+from nextturn.probe.command.errors import DataError, EngineError, RecipeError, SettingsChanged, run_command
+from nextturn.probe.command.files import read_json, write_json
+from nextturn.probe.models.folders import load_tokenizer, resolve
+from nextturn.probe.models.user_model import UserModelInfo, mark_user_model
+from nextturn.probe.text.chat import Chat
 from support.commands import start
 from support.dialogue_server import MATRIX, contents, problems, recipe, role_of, rows_of, speak
 from support.loopback import Answer, Faults, Loopback, Seen, chat_reply
@@ -182,7 +182,7 @@ def test_a_section_that_cannot_be_used_is_named(
 
 
 OWN = """
-from nextturn.probe.simulation import UserTurn
+from nextturn.probe.questions.simulation import UserTurn
 
 class Vague:
     def turns(self, requests):

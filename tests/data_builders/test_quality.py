@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from nextturn.data_builders.duplicates import Checked, Fingerprint, KeptRows
 from nextturn.data_builders.quality import QualityFilter, all_boxed, holds, leak, probe_files, states_part
-from nextturn.data_builders.recipe import Conversations, Quality
 from nextturn.data_builders.scripted import converse, plan
+from nextturn.data_builders.sections import Conversations, Quality
 from nextturn.data_builders.tasks import Conversation, Task
-from nextturn.probe.errors import DataError, SetOutOfReach
-from nextturn.probe.files import write_jsonl
-from nextturn.probe.grading import closes_asking
-from nextturn.probe.sets import PACKAGED
+from nextturn.probe.command.errors import DataError, SetOutOfReach
+from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.questions.sets import PACKAGED
+from nextturn.probe.text.grading import closes_asking
 from support.conversations import conversation
 from support.problems import tasks
 

@@ -14,9 +14,9 @@ import yaml
 
 from nextturn.data_builders.__main__ import main
 from nextturn.data_builders.build import Build, build
-from nextturn.data_builders.recipe import load_data_recipe
-from nextturn.probe.errors import SettingsChanged, run_command
-from nextturn.probe.files import read_json
+from nextturn.data_builders.sections import load_data_recipe
+from nextturn.probe.command.errors import SettingsChanged, run_command
+from nextturn.probe.command.files import read_json
 from support.dialogue_server import contents, problems, rows_of
 from support.loopback import Answer, Handler, Loopback, Seen, chat_reply
 

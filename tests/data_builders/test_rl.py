@@ -10,8 +10,8 @@ import pytest
 
 from nextturn.data_builders.rows import RlRow, load_rl_rows, rl_rows
 from nextturn.data_builders.tasks import Conversation, Gap, Task
-from nextturn.probe.errors import DataError
-from nextturn.probe.files import write_jsonl
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.files import write_jsonl
 
 GAP = Gap(
     "How many pens?", "how many bags there are", "How many bags?", "There are 4 bags.", "4 bags", "4", thing="bags"

@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nextturn.data_builders
-from nextturn.data_builders.recipe import Conversations, ScriptedKind, wordings
+from nextturn.data_builders.numbers import states
 from nextturn.data_builders.scripted import Act, Script, acts, converse, joined, plan, possible_kinds, say
+from nextturn.data_builders.sections import Conversations, ScriptedKind, wordings
 from nextturn.data_builders.tasks import Conversation, Gap, Mistake, Step, Task
-from nextturn.data_builders.text import states
-from nextturn.probe.conversations import check_messages
-from nextturn.probe.grading import asks, boxed
-from nextturn.probe.recipe import _Loader
-from nextturn.probe.text import rough_sentences
+from nextturn.probe.command.recipe import _Loader
+from nextturn.probe.data.messages import check_messages
+from nextturn.probe.text.grading import asks, boxed
+from nextturn.probe.text.words import rough_sentences
 from support.problems import tasks
 
 DEFAULT, TALKATIVE = Conversations(), Conversations(reactions=1.0)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextturn.data_builders.recipe import Written, wordings
+from nextturn.data_builders.numbers import states
 from nextturn.data_builders.rows import RlRow, rl_rows
+from nextturn.data_builders.sections import Written, wordings
 from nextturn.data_builders.tasks import Gap, Task
-from nextturn.data_builders.text import states
 from nextturn.data_builders.user import PATIENCE, ScriptedUser, marked_answer, questions, read_question
 from nextturn.data_builders.written import written
 from support.problems import tasks

@@ -13,15 +13,15 @@ import pytest
 from nextturn.data_builders.build import Build
 from nextturn.data_builders.duplicates import masked
 from nextturn.data_builders.forms import fact_slots, filled, forms, question_slots, step_slots
-from nextturn.data_builders.recipe import DataRecipe, load_data_recipe, wordings
 from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
+from nextturn.data_builders.sections import DataRecipe, load_data_recipe, wordings
 from nextturn.data_builders.sharded import MOST, Teller
 from nextturn.data_builders.simulators import PieceTeller, ScriptedSimulator
 from nextturn.data_builders.tasks import Conversation
-from nextturn.probe.conversations import assistant, user
-from nextturn.probe.grading import asks, boxed
-from nextturn.probe.shards import Shards, split
-from nextturn.probe.simulation import UserRequest, UserTurn
+from nextturn.probe.data.messages import assistant, user
+from nextturn.probe.questions.pieces import Shards, split
+from nextturn.probe.questions.simulation import UserRequest, UserTurn
+from nextturn.probe.text.grading import asks, boxed
 from nextturn.train.rewards import asked_rightly
 from support.commands import ROOT
 

@@ -15,7 +15,7 @@ from nextturn.data_builders.build import with_simulator
 from nextturn.data_builders.dialogue.prompts import EXAMPLES
 from nextturn.data_builders.dialogue.replies import Reply, unfit_user_turn
 from nextturn.data_builders.dialogue.roles import ChatModel
-from nextturn.data_builders.recipe import DataRecipe, Dialogue, Output, RoleSection, SimulatorSection, Source, Written
+from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, RoleSection, SimulatorSection, Source, Written
 from nextturn.data_builders.simulators import (
     CheckedSimulator,
     PieceTeller,
@@ -26,14 +26,14 @@ from nextturn.data_builders.simulators import (
 )
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.data_builders.written import written
-from nextturn.probe.chat import Chat
-from nextturn.probe.conversations import assistant, user
+from nextturn.probe.command.errors import BadInput, EngineError, RecipeError
+from nextturn.probe.command.sections import ServerSection
+from nextturn.probe.data.messages import assistant, user
 from nextturn.probe.engines.base import Completion, Request
-from nextturn.probe.errors import BadInput, EngineError, RecipeError
-from nextturn.probe.models import load_tokenizer, resolve
-from nextturn.probe.settings import ServerSection
-from nextturn.probe.simulation import Intent, UserRequest, UserTurn
-from nextturn.probe.user_model import UserModelInfo, mark_user_model
+from nextturn.probe.models.folders import load_tokenizer, resolve
+from nextturn.probe.models.user_model import UserModelInfo, mark_user_model
+from nextturn.probe.questions.simulation import Intent, UserRequest, UserTurn
+from nextturn.probe.text.chat import Chat
 from support.commands import ROOT
 
 INTENT = Intent(
@@ -213,7 +213,7 @@ def test_an_intent_states_the_wish_and_what_is_still_withheld() -> None:
 # --- A class of one's own.
 
 OWN = """
-from nextturn.probe.simulation import UserTurn
+from nextturn.probe.questions.simulation import UserTurn
 
 class User:
     closed = 0

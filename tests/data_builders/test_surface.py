@@ -11,13 +11,13 @@ import yaml
 
 import nextturn.data_builders.card
 from nextturn.data_builders.build import build
-from nextturn.data_builders.recipe import Written, load_data_recipe
 from nextturn.data_builders.rows import sft_row
+from nextturn.data_builders.sections import Written, load_data_recipe
 from nextturn.data_builders.surface import Opening, Openings, Reservoir, giveaway
 from nextturn.data_builders.written import written
-from nextturn.probe.errors import DataError
-from nextturn.probe.files import write_jsonl
-from nextturn.probe.sets import PACKAGED, read_pairs
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.questions.sets import PACKAGED, read_pairs
 from nextturn.probe.stats import Estimate
 
 NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hope", "Ida", "Jon")

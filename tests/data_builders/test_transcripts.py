@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.probe.conversations import EMPTY, NO_REACTION, NO_TEXT, TOOLS, Transcript, check_messages, take_apart
-from nextturn.probe.errors import DataError
-from nextturn.probe.sets import Item, read_items
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.data.messages import EMPTY, NO_REACTION, NO_TEXT, TOOLS, Transcript, check_messages, take_apart
+from nextturn.probe.questions.sets import Item, read_items
 from support.commands import ROOT
 
 

@@ -15,18 +15,18 @@ import yaml
 
 from nextturn.data_builders.build import build
 from nextturn.data_builders.quality import QualityFilter, all_boxed
-from nextturn.data_builders.recipe import Quality, Written, load_data_recipe
 from nextturn.data_builders.rows import load_rl_rows, load_sft_rows, read_sft_rows
+from nextturn.data_builders.sections import Quality, Written, load_data_recipe
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.data_builders.written import FILE, written
-from nextturn.probe.chat import Chat
-from nextturn.probe.conversations import check_messages
+from nextturn.probe.command.errors import DataError, RecipeError
+from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.data.messages import check_messages
 from nextturn.probe.engines.base import Completion
-from nextturn.probe.equality import same_answer
-from nextturn.probe.errors import DataError, RecipeError
-from nextturn.probe.files import read_json, read_jsonl, write_jsonl
-from nextturn.probe.sets import PACKAGED, locate, read_pairs
-from nextturn.train.rows import make_rows, show_loss
+from nextturn.probe.questions.sets import PACKAGED, locate, read_pairs
+from nextturn.probe.text.chat import Chat
+from nextturn.probe.text.equality import same_answer
+from nextturn.train.encoding import make_rows, show_loss
 from support.commands import ROOT
 from support.conversations import messages, spans
 from support.problems import MIXED

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nextturn.probe.__main__ import main
-from nextturn.probe.errors import BadInput, DataError
-from nextturn.probe.judges.labels import GENUINE, Case, Verdict
+from nextturn.probe.command.errors import BadInput, DataError
 from nextturn.probe.judges.llm import PROMPT_VERSION
+from nextturn.probe.judges.verdicts import GENUINE, Case, Verdict
 from nextturn.probe.labels.agreement import LabelledTurn, agreement, format_agreement, read_labelled
 from support.judged_turns import labelled_rows
 from support.label_parts import write_rows

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.probe import equality, grading
 from nextturn.probe.engines.base import Completion
-from nextturn.probe.measure.measures import grade_answer
-from nextturn.probe.sets import Item
+from nextturn.probe.measures.one_turn import grade_answer
+from nextturn.probe.questions.sets import Item
+from nextturn.probe.text import equality, grading
 
 CLARIFYING = "How many marbles did Ruth start with? Once I know that, I can work out the rest."
 # A base model answers, then goes on to write the problem again and a question of its own before the final number.

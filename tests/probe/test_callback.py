@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.errors import BadInput
-from nextturn.probe.files import read_json, write_jsonl
-from nextturn.probe.measure.results import load_runs
+from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.files import read_json, write_jsonl
+from nextturn.probe.results import load_runs
 from support.commands import ROOT, start
 from support.launches import Launched
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.probe.chat import Chat, LossOn
-from nextturn.probe.errors import TemplateError
-from nextturn.probe.files import sha256_text
-from nextturn.probe.timelimit import ends_within
+from nextturn.probe.command.errors import TemplateError
+from nextturn.probe.command.files import sha256_text
+from nextturn.probe.command.timelimit import ends_within
+from nextturn.probe.text.chat import Chat, LossOn
 from support.conversations import messages, spans
 from support.tiny_models import shipped_template, shipped_tokenizer, thinking_tokenizer, tiny_tokenizer
 
@@ -236,7 +236,7 @@ def test_answers_that_think_are_learned_from_within_the_block(template: str) -> 
 )
 def test_a_template_that_loops_or_doubles_is_refused(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A template that loops or doubles its text is refused before it is rendered in this process."""
-    monkeypatch.setattr("nextturn.probe.chat.ends_within", lambda seconds, *more: ends_within(0.2, *more))
+    monkeypatch.setattr("nextturn.probe.text.chat.ends_within", lambda seconds, *more: ends_within(0.2, *more))
     tokenizer = tiny_tokenizer("chatml")
     tokenizer.chat_template = template
     with pytest.raises(TemplateError, match="loops or doubles its text"):

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.files import write_jsonl
 from nextturn.probe.engines.base import Completion
-from nextturn.probe.errors import DataError
-from nextturn.probe.files import write_jsonl
-from nextturn.probe.grading import lenient_letter, outcome, strict_letter
-from nextturn.probe.measure.measures import grade_answer
-from nextturn.probe.sets import INSTRUCTION, Item, lettered, read_items, shown_in
+from nextturn.probe.measures.one_turn import grade_answer
+from nextturn.probe.questions.sets import INSTRUCTION, Item, lettered, read_items, shown_in
+from nextturn.probe.text.grading import lenient_letter, outcome, strict_letter
 
 GPQA = {"Question": "How fast is it?\n", "Correct Answer": "8 m/s\n", "Record ID": "rec7"}
 GPQA |= {f"Incorrect Answer {number}": text for number, text in enumerate(("4 m/s", " 2 m/s", "1 m/s"), start=1)}

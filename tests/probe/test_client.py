@@ -22,9 +22,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.probe.client import Client, Server, ServerReply, retry_after_s
-from nextturn.probe.errors import BadInput, EngineError
-from nextturn.probe.settings import ServerSection
+from nextturn.probe.command.errors import BadInput, EngineError
+from nextturn.probe.command.sections import ServerSection
+from nextturn.probe.engines.client import Client, Server, ServerReply, retry_after_s
 from support.clock import Clock
 from support.loopback import Answer, Faults, Loopback, Seen, chat_reply, models_reply
 
@@ -73,14 +73,14 @@ def dead_url() -> str:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("nextturn.probe.client.time", clock)
+    monkeypatch.setattr("nextturn.probe.engines.client.time", clock)
     return clock
 
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pauses after a failed attempt, not after a rate limit."""
-    monkeypatch.setattr("nextturn.probe.client._RETRY_S", 0.01)
+    monkeypatch.setattr("nextturn.probe.engines.client._RETRY_S", 0.01)
 
 
 # --- On a clock that jumps.
@@ -147,9 +147,9 @@ class Simulated:
                 await client._close()
 
         with monkeypatch.context() as patch, contextlib.closing(JumpingLoop()) as loop:
-            patch.setattr("nextturn.probe.client._send", self.send)
-            patch.setattr("nextturn.probe.client.time", loop)
-            patch.setattr("nextturn.probe.client.random", random.Random(0))
+            patch.setattr("nextturn.probe.engines.client._send", self.send)
+            patch.setattr("nextturn.probe.engines.client.time", loop)
+            patch.setattr("nextturn.probe.engines.client.random", random.Random(0))
             replies = loop.run_until_complete(everything())
             return loop.now, replies
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from nextturn.probe.__main__ import main
-from nextturn.probe.errors import BadInput, DataError, IncomparableRuns, run_command
-from nextturn.probe.files import read_json, read_jsonl, write_json
-from nextturn.probe.measure.measures import Row, make_row, repeated_turns
-from nextturn.probe.measure.results import Metric, expand, load_runs, read_results
-from nextturn.probe.report.compare import compare
+from nextturn.probe.command.errors import BadInput, DataError, IncomparableRuns, run_command
+from nextturn.probe.command.files import read_json, read_jsonl, write_json
+from nextturn.probe.compare import compare
+from nextturn.probe.measures.one_turn import Row, make_row, repeated_turns
 from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, format_table, pattern_of, plain
 from nextturn.probe.report.page import markdown
 from nextturn.probe.report.plot import Point, arrows, panels_of, path_name
 from nextturn.probe.report.tracking import flatten
+from nextturn.probe.results import Metric, expand, load_runs, read_results
 from nextturn.probe.stats import Estimate, mcnemar
 from support.page_runs import write_run
 

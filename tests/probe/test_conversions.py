@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe import conversions
-from nextturn.probe.errors import ModelError
-from nextturn.probe.models import load_model, load_tokenizer, resolve
+from nextturn.probe.command.errors import ModelError
+from nextturn.probe.models import conversions
+from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
 from support.model_parts import CHAT, change_json, copy_of, logits, lora_on
 
 

@@ -14,19 +14,19 @@ import pytest
 import support.corrected_trials as simulated
 from nextturn.probe import stats
 from nextturn.probe.__main__ import main
-from nextturn.probe.errors import BadInput, IncomparableRuns
-from nextturn.probe.files import read_json, read_jsonl, write_json
-from nextturn.probe.judges.labels import GENUINE
+from nextturn.probe.command.errors import BadInput, IncomparableRuns
+from nextturn.probe.command.files import read_json, read_jsonl, write_json
+from nextturn.probe.compare import compare
+from nextturn.probe.judges.verdicts import GENUINE
 from nextturn.probe.labels import agreement
+from nextturn.probe.labels import correct as command
+from nextturn.probe.labels.correct import correct, with_labels
 from nextturn.probe.labels.label import draw
-from nextturn.probe.measure.results import Metric, load_runs
-from nextturn.probe.measure.turns import DrawnTurn, JudgedTurn
-from nextturn.probe.report import correct as command
-from nextturn.probe.report.compare import compare
+from nextturn.probe.labels.turns import DrawnTurn, JudgedTurn
 from nextturn.probe.report.comparison import CorrectedRate, Correction, as_json, compare_runs, terminal_table
-from nextturn.probe.report.correct import correct, with_labels
 from nextturn.probe.report.page import html, markdown
 from nextturn.probe.report.plot import panels_of
+from nextturn.probe.results import Metric, load_runs
 from support.label_parts import three_models, turns_of, write_rows
 from support.page_runs import data_of
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe import embedded
-from nextturn.probe.errors import ModelError
-from nextturn.probe.files import read_json
-from nextturn.probe.models import load_model, load_tokenizer, parameter_count, resolve
+from nextturn.probe.command.errors import ModelError
+from nextturn.probe.command.files import read_json
+from nextturn.probe.models import embedded
+from nextturn.probe.models.folders import load_model, load_tokenizer, parameter_count, resolve
 from support.model_parts import CHAT
 
 

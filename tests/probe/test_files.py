@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextturn.probe import files
-from nextturn.probe.errors import DataError, run_command
-from nextturn.probe.terminal import say
+from nextturn.probe.command import files
+from nextturn.probe.command.errors import DataError, run_command
+from nextturn.probe.command.terminal import say
 
 ROWS = [
     {"id": "a", "text": "first"},

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from nextturn.probe import equality, grading
+from nextturn.probe.command.timelimit import ends_within
 from nextturn.probe.engines.base import Completion
-from nextturn.probe.measure.measures import grade_answer
-from nextturn.probe.sets import Item
-from nextturn.probe.timelimit import ends_within
+from nextturn.probe.measures.one_turn import grade_answer
+from nextturn.probe.questions.sets import Item
+from nextturn.probe.text import equality, grading
 
 SAME = {
     "factors in words": [("4 million", "4,000,000"), ("2 dozen", "24"), ("8 pi", r"8\pi"), ("3 squared", "9"), (r"6\text{ thousand}", "6000")],

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.chat import Chat
+from nextturn.probe.command.errors import EngineError
 from nextturn.probe.engines import hf
 from nextturn.probe.engines.base import Request, ScoreRequest, collect, item_seed
 from nextturn.probe.engines.hf import CPU_TOKENS, MOST_ROWS, HfEngine, cache_bytes
-from nextturn.probe.errors import EngineError
-from nextturn.probe.measure.measures import NEUTRAL, grounding, grounding_requests
-from nextturn.probe.models import load_model, load_tokenizer, resolve
+from nextturn.probe.measures.one_turn import NEUTRAL, grounding, grounding_requests
+from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
+from nextturn.probe.text.chat import Chat
 from support.model_parts import LargestTensor, known_config, on_gpu_with
 
 PROMPTS = [(5, 9, 30, 31), (7, 8), (100, 101, 102, 103, 104, 105, 106), (7, 8, 9)]

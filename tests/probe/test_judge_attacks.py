@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nextturn.probe.judges.labels import GENUINE, LABELS
-from nextturn.probe.text import clean
+from nextturn.probe.judges.verdicts import GENUINE, LABELS
+from nextturn.probe.text.words import clean
 from support.judged_turns import JUDGE, TURNS, case, judge, judge_all
 
 INJECTIONS = [

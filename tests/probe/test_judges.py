@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 import support.fit_rules as fit_rules
-from nextturn.probe.errors import BadInput
+from nextturn.probe.command.errors import BadInput
 from nextturn.probe.judges import get_judge
-from nextturn.probe.judges.labels import LABELS, Case, names_answer
 from nextturn.probe.judges.rules import RulesJudge, Turn, signals
+from nextturn.probe.judges.verdicts import LABELS, Case, names_answer
 from nextturn.probe.labels.agreement import agreement, read_labelled
-from nextturn.probe.text import phrases, rule_data
+from nextturn.probe.text.words import phrases, rule_data
 from support.conversations import messages
 from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, case, judge, judge_all, labelled_rows
 from support.label_parts import write_rows

@@ -13,25 +13,25 @@ from typing import Any
 import pytest
 
 from nextturn.probe.__main__ import main
-from nextturn.probe.conversations import Message, assistant, user
+from nextturn.probe.command.errors import BadInput, DataError, IncomparableRuns, run_command
+from nextturn.probe.command.files import read_json, read_jsonl, sha256_text, write_json, write_jsonl
+from nextturn.probe.compare import compare
+from nextturn.probe.data.messages import Message, assistant, user
 from nextturn.probe.engines.base import Completion
-from nextturn.probe.errors import BadInput, DataError, IncomparableRuns, run_command
-from nextturn.probe.files import read_json, read_jsonl, sha256_text, write_json, write_jsonl
-from nextturn.probe.judges.labels import GENUINE
+from nextturn.probe.judges.verdicts import GENUINE
+from nextturn.probe.kept import texts_in
 from nextturn.probe.labels.agreement import read_labelled
+from nextturn.probe.labels.correct import correct, label_files
 from nextturn.probe.labels.label import draw
-from nextturn.probe.measure.kept import texts_in
-from nextturn.probe.measure.measures import Row, grade_answer, make_row
-from nextturn.probe.measure.results import Metric, load_runs
-from nextturn.probe.measure.several_turns import doubted_rows, sharded_rows
-from nextturn.probe.measure.turns import read_labels, user_turns
-from nextturn.probe.report.compare import compare
+from nextturn.probe.labels.turns import read_labels, user_turns
+from nextturn.probe.measures.one_turn import Row, grade_answer, make_row
+from nextturn.probe.measures.several_turns import doubted_rows, sharded_rows
+from nextturn.probe.questions.pieces import split
+from nextturn.probe.questions.sets import Item, read_items
+from nextturn.probe.questions.simulation import ShardedUser
 from nextturn.probe.report.comparison import as_json, compare_runs
-from nextturn.probe.report.correct import correct, label_files
 from nextturn.probe.report.page import html
-from nextturn.probe.sets import Item, read_items
-from nextturn.probe.shards import split
-from nextturn.probe.simulation import ShardedUser
+from nextturn.probe.results import Metric, load_runs
 from nextturn.probe.stats import paired_difference
 from support.commands import ROOT
 from support.page_runs import data_of, write_run

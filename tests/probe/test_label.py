@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from nextturn.probe.__main__ import main
-from nextturn.probe.errors import BadInput, DataError
-from nextturn.probe.files import read_jsonl
-from nextturn.probe.judges.labels import LABELS
+from nextturn.probe.command.errors import BadInput, DataError
+from nextturn.probe.command.files import read_jsonl
+from nextturn.probe.judges.verdicts import LABELS
 from nextturn.probe.labels.label import draw, shares, write_labels
-from nextturn.probe.measure.turns import Annotator, read_labels
+from nextturn.probe.labels.turns import Annotator, read_labels
 from support.label_parts import three_models, turns_of, write_rows
 from support.page_runs import data_of, probe_run
 

@@ -19,14 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import escape
 
-from nextturn.probe.errors import DataError, JudgeError, NextturnError
-from nextturn.probe.files import read_jsonl
+from nextturn.probe.command.errors import DataError, JudgeError, NextturnError
+from nextturn.probe.command.files import read_jsonl
+from nextturn.probe.command.sections import ServerSection
 from nextturn.probe.judges import llm
-from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Verdict, prompt_parts
 from nextturn.probe.judges.llm import LlmJudge
+from nextturn.probe.judges.verdicts import GENUINE, LABELS, Case, Verdict, prompt_parts
 from nextturn.probe.labels import label as label_page
-from nextturn.probe.measure.store import StoredJudge
-from nextturn.probe.settings import ServerSection
+from nextturn.probe.store import StoredJudge
 from support.judged_turns import judge_all
 from support.loopback import Answer, Faults, Loopback, Seen, chat_reply, models_reply
 

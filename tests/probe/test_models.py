@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe import models
-from nextturn.probe.chat import Chat
-from nextturn.probe.checkpoints import mark_complete
+from nextturn.probe import run
+from nextturn.probe.command.errors import ModelError, TemplateError
+from nextturn.probe.command.files import read_json
+from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.engines import open_engine
-from nextturn.probe.errors import ModelError, TemplateError
-from nextturn.probe.files import read_json
-from nextturn.probe.measure import run
-from nextturn.probe.models import ModelFolder, load_model, load_tokenizer, resolve
-from nextturn.probe.settings import ProbeSection
+from nextturn.probe.models import folders as models
+from nextturn.probe.models.checkpoints import mark_complete
+from nextturn.probe.models.folders import ModelFolder, load_model, load_tokenizer, resolve
+from nextturn.probe.text.chat import Chat
 from support.model_parts import CHAT, change_json, copy_of, logits, lora_on
 from support.tiny_models import build_tiny_llama
 
@@ -34,7 +34,7 @@ def test_a_local_folder_resolves_to_itself_and_loads_as_the_text_class(tiny_mode
 
 
 def test_resolving_a_folder_imports_neither_torch_nor_transformers(tiny_model: Path) -> None:
-    code = "import sys; from nextturn.probe.models import resolve; resolve(sys.argv[1]); print({'torch', 'transformers'} & {*sys.modules})"
+    code = "import sys; from nextturn.probe.models.folders import resolve; resolve(sys.argv[1]); print({'torch', 'transformers'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code, str(tiny_model)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -186,7 +186,7 @@ def test_a_lost_connection_to_the_hub_is_one_line(monkeypatch: pytest.MonkeyPatc
     def download(*args: Any, **options: Any) -> None:
         raise httpx.ConnectError("connection reset")
 
-    monkeypatch.setattr("nextturn.probe.hub.unreachable", lambda: None)
+    monkeypatch.setattr("nextturn.probe.data.hub.unreachable", lambda: None)
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     with pytest.raises(ModelError, match=r"cannot be downloaded \(connection reset\)"):
         resolve("some-org/some-model")

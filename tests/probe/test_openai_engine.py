@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from nextturn.probe.command.errors import CannotScore, EngineError
+from nextturn.probe.command.sections import ServerSection
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest, collect
 from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.engines.openai import OpenAIEngine
-from nextturn.probe.errors import CannotScore, EngineError
-from nextturn.probe.models import load_model, load_tokenizer, resolve
-from nextturn.probe.settings import ServerSection
+from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
 from support.loopback import Answer, Faults, Loopback, Seen, completion_reply
 from support.model_server import model_server, token_logprobs
 

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextturn.probe.files import read_jsonl
-from nextturn.probe.judges.labels import ROUGH
-from nextturn.probe.measure.measures import make_row
-from nextturn.probe.measure.results import load_runs, read_results
+from nextturn.probe.command.files import read_jsonl
+from nextturn.probe.judges.verdicts import ROUGH
+from nextturn.probe.measures.one_turn import make_row
 from nextturn.probe.report.comparison import Comparison, compare_runs, percent, points, terminal_table
 from nextturn.probe.report.page import as_script, html, markdown, page_template
 from nextturn.probe.report.plot import draw_tradeoff
 from nextturn.probe.report.tracking import flatten
+from nextturn.probe.results import load_runs, read_results
 from support.page_runs import HOSTILE, data_of, probe_run, rows_of, three_runs, write_run
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from nextturn.probe.labels import label
 from nextturn.probe.labels.label import draw
-from nextturn.probe.measure.measures import Row
-from nextturn.probe.measure.turns import DrawnTurn, Stratum, user_turns
+from nextturn.probe.labels.turns import DrawnTurn, Stratum, user_turns
+from nextturn.probe.measures.one_turn import Row
 from nextturn.probe.report.comparison import Comparison
 from nextturn.probe.report.page import html
 from nextturn.probe.report.plot import draw_tradeoff

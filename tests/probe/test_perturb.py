@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.files import read_jsonl, write_jsonl
+from nextturn.probe.command.sections import ProbeSection, SetSection
 from nextturn.probe.engines.hf import HfEngine
-from nextturn.probe.errors import BadInput
-from nextturn.probe.files import read_jsonl, write_jsonl
-from nextturn.probe.measure.perturb import NONE, Perturbation, parse_perturbations
-from nextturn.probe.measure.run import load_sets, measure_folder
-from nextturn.probe.models import load_tokenizer, resolve
-from nextturn.probe.settings import ProbeSection, SetSection
+from nextturn.probe.measures.perturb import NONE, Perturbation, parse_perturbations
+from nextturn.probe.models.folders import load_tokenizer, resolve
+from nextturn.probe.run import load_sets, measure_folder
 
 TRUNCATE, QUESTION = "truncate(0.5)", "question(What do you think?)"
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AliasChoices, Field
 
-from nextturn.probe.errors import RecipeError
-from nextturn.probe.recipe import Count, RecipeSection, load_recipe, recipe_dict
-from nextturn.probe.settings import ProbeRecipe, load_probe_recipe
+from nextturn.probe.command.errors import RecipeError
+from nextturn.probe.command.recipe import Count, RecipeSection, load_recipe, recipe_dict
+from nextturn.probe.command.sections import ProbeRecipe, load_probe_recipe
 
 
 class Adapter(RecipeSection):

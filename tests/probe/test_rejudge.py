@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nextturn.probe.errors import BadInput
-from nextturn.probe.files import read_json, read_jsonl, write_json
-from nextturn.probe.grading import VERSION
-from nextturn.probe.judges.labels import GENUINE, Case, Verdict
-from nextturn.probe.labels.rejudge import rejudge
+from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.files import read_json, read_jsonl, write_json
+from nextturn.probe.judges.verdicts import GENUINE, Case, Verdict
+from nextturn.probe.rejudge import rejudge
+from nextturn.probe.text.grading import VERSION
 from support.page_runs import probe_run
 
 

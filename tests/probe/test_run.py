@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.chat import Chat
+from nextturn.probe.command.errors import BadInput, DataError, EngineError, SettingsChanged
+from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.command.sections import ProbeSection, ServerSection, SetSection
 from nextturn.probe.engines.base import Completion, Engine, Request, ScoreRequest
 from nextturn.probe.engines.hf import HfEngine
-from nextturn.probe.errors import BadInput, DataError, EngineError, SettingsChanged
-from nextturn.probe.files import read_json, read_jsonl, write_jsonl
-from nextturn.probe.judges.labels import GENUINE, LABELS
-from nextturn.probe.measure.results import AccuracyResults, ClarifyResults, FollowupResults
-from nextturn.probe.measure.run import load_sets, run_probe, sets_within_reach, settings_of
-from nextturn.probe.models import ModelFolder, ModelInfo, load_model, load_tokenizer, model_info, resolve
-from nextturn.probe.settings import ProbeSection, ServerSection, SetSection
+from nextturn.probe.judges.verdicts import GENUINE, LABELS
+from nextturn.probe.models.folders import ModelFolder, ModelInfo, load_model, load_tokenizer, model_info, resolve
+from nextturn.probe.results import AccuracyResults, ClarifyResults, FollowupResults
+from nextturn.probe.run import load_sets, run_probe, sets_within_reach, settings_of
+from nextturn.probe.text.chat import Chat
 from support.commands import ROOT
 from support.conversations import messages
 from support.loopback import Loopback, Seen, chat_reply
@@ -238,7 +238,7 @@ def test_a_run_that_died_is_resumed(llama: Loaded, probe: ProbeSection, tmp_path
 def test_one_run_at_a_time_measures_into_a_folder(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
     """A second run in the same folder ends at once, and what a kill left is removed."""
     out, left = tmp_path / "out", tmp_path / "out" / ".samples.jsonl.abcd1234"
-    first = "from pathlib import Path; from nextturn.probe.files import only_process; import sys\n"
+    first = "from pathlib import Path; from nextturn.probe.command.files import only_process; import sys\n"
     first += "with only_process(Path(sys.argv[1]), 'measures'): print('holds', flush=True); sys.stdin.read()"
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", first, str(out / ".lock")], cwd=ROOT, **pipes) as process:
@@ -408,7 +408,7 @@ def test_odd_rows_of_the_hub_are_left_out_and_counted_and_those_of_a_file_are_re
         {"question": "", "answer": "#### 6"},
         {"question": "R?", "answer": None},
     ]
-    monkeypatch.setattr("nextturn.probe.hub.hub_rows", lambda *asked: iter(rows))
+    monkeypatch.setattr("nextturn.probe.data.hub.hub_rows", lambda *asked: iter(rows))
     section = ProbeSection(sets={"gsm8k": SetSection(measures=("accuracy",))}, judge="rules")
     results = measure(llama, section, tmp_path / "out", Says([Completion("5", 3, "stop")]))
     assert results["left_out"] == {"gsm8k": 2} and results["accuracy"]["gsm8k"]["n"] == 1

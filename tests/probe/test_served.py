@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from nextturn.probe.__main__ import main
-from nextturn.probe.files import read_json, read_jsonl, write_jsonl
-from nextturn.probe.models import load_model, load_tokenizer, resolve
+from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
 from support.conversations import messages
 from support.loopback import Answer, Loopback, Seen, chat_reply
 from support.model_server import model_server

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.probe import hub as hub_room
-from nextturn.probe.errors import DataError, SetOutOfReach
-from nextturn.probe.files import read_jsonl, write_json, write_jsonl
-from nextturn.probe.measure.run import load_sets
-from nextturn.probe.sets import (
+from nextturn.probe.command.errors import DataError, SetOutOfReach
+from nextturn.probe.command.files import read_jsonl, write_json, write_jsonl
+from nextturn.probe.command.sections import ProbeSection, SetSection
+from nextturn.probe.data import hub as hub_room
+from nextturn.probe.questions.sets import (
     HUB,
     Item,
     Pair,
@@ -30,7 +30,7 @@ from nextturn.probe.sets import (
     remarks,
     sets_hash,
 )
-from nextturn.probe.settings import ProbeSection, SetSection
+from nextturn.probe.run import load_sets
 from nextturn.train.probing import sets_to_probe
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -246,7 +246,7 @@ def test_a_run_leaves_out_a_gated_set_and_all_its_probes_ask_the_same(
     probe, alone = (ProbeSection(sets={name: SetSection() for name in sets}) for sets in (BOTH, BOTH[1:]))
     later = ProbeSection(sets={**probe.sets, "built": SetSection(path=str(tmp_path / "built.jsonl"))})
     with monkeypatch.context() as patch:
-        patch.setattr("nextturn.probe.hub.hub_rows", gated)
+        patch.setattr("nextturn.probe.data.hub.hub_rows", gated)
         with pytest.raises(SetOutOfReach, match="gpqa_diamond"):  # named in `probe run`
             load_sets(probe)
         assert names(sets_to_probe(later, run, before_build=True)) == ["gsm8k"]
@@ -302,7 +302,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> list[tuple[Any, ...
         (name,) = [name for name, one in HUB.items() if (one.hub_id, one.config, one.split, one.file) == asked[-1]]
         return iter([HUB_ROWS[name]])
 
-    monkeypatch.setattr("nextturn.probe.hub.hub_rows", rows)
+    monkeypatch.setattr("nextturn.probe.data.hub.hub_rows", rows)
     return asked
 
 

@@ -10,13 +10,20 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.chat import Chat
-from nextturn.probe.conversations import Message, user
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.files import read_jsonl, write_jsonl
+from nextturn.probe.command.sections import ProbeSection, SetSection
+from nextturn.probe.compare import compare
+from nextturn.probe.data.messages import Message, user
 from nextturn.probe.engines.base import Completion
 from nextturn.probe.engines.hf import HfEngine
-from nextturn.probe.errors import DataError
-from nextturn.probe.files import read_jsonl, write_jsonl
-from nextturn.probe.measure.results import (
+from nextturn.probe.measures.several_turns import doubted_rows, other_answer, sharded_rows
+from nextturn.probe.models.folders import load_model, load_tokenizer, model_info, resolve
+from nextturn.probe.questions.pieces import Shards
+from nextturn.probe.questions.sets import Item
+from nextturn.probe.questions.simulation import ShardedUser, UserRequest, UserTurn
+from nextturn.probe.report.comparison import compare_runs
+from nextturn.probe.results import (
     DoubtedResults,
     Metric,
     Results,
@@ -25,15 +32,8 @@ from nextturn.probe.measure.results import (
     load_runs,
     read_samples,
 )
-from nextturn.probe.measure.run import describe, load_sets, run_probe
-from nextturn.probe.measure.several_turns import doubted_rows, other_answer, sharded_rows
-from nextturn.probe.models import load_model, load_tokenizer, model_info, resolve
-from nextturn.probe.report.compare import compare
-from nextturn.probe.report.comparison import compare_runs
-from nextturn.probe.sets import Item
-from nextturn.probe.settings import ProbeSection, SetSection
-from nextturn.probe.shards import Shards
-from nextturn.probe.simulation import ShardedUser, UserRequest, UserTurn
+from nextturn.probe.run import describe, load_sets, run_probe
+from nextturn.probe.text.chat import Chat
 
 PENS = Item("pens", (user("Ivo has 4 pens. He buys 3 more pens. How many has he?"),), "7")
 PIECES = Shards("How many has he?", ("Ivo has 4 pens.", "He buys 3 more pens."))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nextturn.probe.errors import DataError
-from nextturn.probe.files import read_jsonl, write_jsonl
-from nextturn.probe.shards import Shards, read_shards, split
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.files import read_jsonl, write_jsonl
+from nextturn.probe.questions.pieces import Shards, read_shards, split
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from nextturn.probe.command.errors import NextturnError, SettingsChanged
+from nextturn.probe.command.files import read_jsonl
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest, collect
 from nextturn.probe.engines.stored import StoredEngine
-from nextturn.probe.errors import NextturnError, SettingsChanged
-from nextturn.probe.files import read_jsonl
-from nextturn.probe.measure.store import RunStore
-from nextturn.probe.models import ModelInfo
+from nextturn.probe.models.folders import ModelInfo
+from nextturn.probe.store import RunStore
 
 MODEL = ModelInfo("models/a", "a", None, "w" * 64, "t" * 64)
 SETTINGS = {"seed": 0, "temperatures": [0.0, 1.0], "sets": {"own": {"n": 3}}}

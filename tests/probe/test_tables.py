@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from nextturn.data_builders.rows import read_sft_rows
-from nextturn.probe.conversations import training_messages
-from nextturn.probe.errors import DataError
-from nextturn.probe.files import write_jsonl
-from nextturn.probe.sets import locate, read_items, read_problems
-from nextturn.probe.tables import located, read_rows
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.data.messages import training_messages
+from nextturn.probe.data.tables import located, read_rows
+from nextturn.probe.questions.sets import locate, read_items, read_problems
 from support.conversations import messages
 
 TALK = messages("The charger was missing.", "Sorry! Which order is it?", "48213.", "Thank you, one is on its way.")
@@ -70,7 +70,7 @@ def test_a_data_set_of_the_hub_is_fetched_once(
         asked.append((hub_id, config, split))
         return iter(ROWS)
 
-    monkeypatch.setattr("nextturn.probe.hub.hub_rows", rows)
+    monkeypatch.setattr("nextturn.probe.data.hub.hub_rows", rows)
     for _ in range(2):
         path = located("someone/talks@small:train", "data.path")
         assert [row["messages"] for row in read_sft_rows(path)] == [row["messages"] for row in ROWS]

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.chat import UNKNOWN, Chat
-from nextturn.probe.conversations import after_thinking, assistant
-from nextturn.probe.errors import TemplateError
-from nextturn.probe.files import write_json
-from nextturn.probe.measure.measures import case_of, user_turn_requests
-from nextturn.probe.models import ModelFolder, end_ids
-from nextturn.probe.sets import Item
-from nextturn.probe.settings import ProbeSection
+from nextturn.probe.command.errors import TemplateError
+from nextturn.probe.command.files import write_json
+from nextturn.probe.command.sections import ProbeSection
+from nextturn.probe.data.messages import after_thinking, assistant
+from nextturn.probe.measures.one_turn import case_of, user_turn_requests
+from nextturn.probe.models.folders import ModelFolder, end_ids
+from nextturn.probe.questions.sets import Item
+from nextturn.probe.text.chat import UNKNOWN, Chat
 from support.conversations import messages, spans
 from support.tiny_models import CHATML, shipped_tokenizer, tiny_tokenizer
 
@@ -226,7 +226,7 @@ def test_end_tokens_stop_turns_and_are_named() -> None:
 )
 def test_a_switch_that_changes_no_byte_is_named(template: str, switches: Any, changes: bool, monkeypatch: Any) -> None:
     said: list[str] = []
-    monkeypatch.setattr("nextturn.probe.chat.say_once", said.append)
+    monkeypatch.setattr("nextturn.probe.text.chat.say_once", said.append)
     chat = Chat(shipped_tokenizer(template), switches)
     assert chat.prompt_text(TALK[:1]) == written(chat, TALK[:1], True, **switches)
     assert len(said) == (not changes) and all(next(iter(switches)) in line for line in said)

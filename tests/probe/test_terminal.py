@@ -10,7 +10,8 @@ import sys
 import pytest
 
 BARS = """
-from nextturn.probe import errors, terminal
+from nextturn.probe.command import errors
+from nextturn.probe.command import terminal
 terminal.LOG_EVERY_S = 0.0 if {often} else 3600.0
 
 def main(argv):

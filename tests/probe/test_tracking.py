@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from nextturn.probe.__main__ import main
-from nextturn.probe.files import read_json, write_json
-from nextturn.probe.measure.results import Results
+from nextturn.probe.command.files import read_json, write_json
+from nextturn.probe.command.sections import ProbeSection, TrackingSection
 from nextturn.probe.report import tracking
 from nextturn.probe.report.tracking import flatten, slug, start_tracking, track_probe, without_secrets
-from nextturn.probe.report.watch import Watcher
-from nextturn.probe.settings import ProbeSection, TrackingSection
+from nextturn.probe.results import Results
+from nextturn.probe.watch import Watcher
 from support.page_runs import probe_run
 
 BOUNDS = {"": 0.5, "_lo": 0.4, "_hi": 0.6}

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from nextturn.data_builders.dialogue.roles import LocalWeights
-from nextturn.data_builders.recipe import RoleSection
+from nextturn.data_builders.sections import RoleSection
+from nextturn.probe.command.errors import BadInput, CannotScore, EngineError
+from nextturn.probe.command.sections import VllmSection
 from nextturn.probe.engines import vllm as engine_module
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest, collect
 from nextturn.probe.engines.vllm import VllmEngine, check_versions, free_share, sampling
-from nextturn.probe.errors import BadInput, CannotScore, EngineError
-from nextturn.probe.models import load_model, load_tokenizer, merged_folder, resolve, served_folder
-from nextturn.probe.settings import VllmSection
+from nextturn.probe.models.folders import load_model, load_tokenizer, merged_folder, resolve, served_folder
 from support.model_parts import logits, lora_on
 
 STOP = 9

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 import yaml
 
-from nextturn.probe import checkpoints
+from nextturn.probe import run as probe_run
 from nextturn.probe.__main__ import main
-from nextturn.probe.checkpoints import finish_run, mark_complete
+from nextturn.probe.command.errors import NextturnError, SettingsChanged
+from nextturn.probe.command.recipe import load_recipe, recipe_dict
+from nextturn.probe.command.sections import ProbeRecipe, ProbeSection, load_probe_recipe
 from nextturn.probe.engines.hf import HfEngine
-from nextturn.probe.errors import NextturnError, SettingsChanged
-from nextturn.probe.measure import run as probe_run
-from nextturn.probe.measure.run import load_sets, measure_folder
-from nextturn.probe.models import fingerprint, resolve
-from nextturn.probe.recipe import load_recipe, recipe_dict
-from nextturn.probe.report.watch import Watcher, command
-from nextturn.probe.settings import ProbeRecipe, ProbeSection, load_probe_recipe
-from nextturn.train.checkpoints import remove_incomplete
+from nextturn.probe.models import checkpoints
+from nextturn.probe.models.checkpoints import finish_run, mark_complete
+from nextturn.probe.models.folders import fingerprint, resolve
+from nextturn.probe.run import load_sets, measure_folder
+from nextturn.probe.watch import Watcher, command
+from nextturn.train.resume import remove_incomplete
 from support.commands import start
 from support.model_parts import lora_on
 
@@ -34,7 +34,7 @@ from support.model_parts import lora_on
 @pytest.fixture(autouse=True)
 def no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Watchers of this process write none: plots cost more than probes. The watcher with a process of its own does."""
-    monkeypatch.setattr("nextturn.probe.report.compare.compare", lambda runs, out: None)
+    monkeypatch.setattr("nextturn.probe.compare.compare", lambda runs, out: None)
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe import weights
-from nextturn.probe.errors import ModelError
-from nextturn.probe.models import fingerprint, load_model, parameter_count, resolve
-from nextturn.train import run
+from nextturn.probe.command.errors import ModelError
+from nextturn.probe.models import weights
+from nextturn.probe.models.folders import fingerprint, load_model, parameter_count, resolve
+from nextturn.train import training as run
 from nextturn.train.memory import size_of
-from nextturn.train.recipe import ModelSection, load_sft_recipe
+from nextturn.train.sections import ModelSection, load_sft_recipe
 from support.model_parts import change_json, copy_of, lora_on
 from support.tiny_models import build_tiny_llama
 

@@ -15,8 +15,9 @@ from typing import Any
 import transformers.training_args
 from accelerate.state import DistributedType, PartialState
 
-from nextturn.probe.errors import run_command
-from nextturn.train import run, setup
+from nextturn.probe.command.errors import run_command
+from nextturn.train import setup
+from nextturn.train import training as run
 from nextturn.train.overrides import reduce_with_gloo
 
 

@@ -25,7 +25,7 @@ _FORKS.set_forkserver_preload(
     ["pytest", "psutil", "pydantic", "yaml", "httpx2", "math_verify", "scipy.stats", "matplotlib.pyplot", "transformers.trainer", "peft",
      "datasets", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer", "deepspeed",
      # Else each command compiles them, where Python writes no bytecode.
-     "nextturn.train.overrides", "nextturn.train.run", "nextturn.train.probing", "nextturn.data_builders.build"]
+     "nextturn.train.overrides", "nextturn.train.training", "nextturn.train.probing", "nextturn.data_builders.build"]
 )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ class start:
 
 
 def _command(words: list[str], cwd: str, environment: dict[str, str], log: str) -> None:
-    """In the forked process, whose own workers (probe/timelimit.py) get a server that has imported nothing."""
+    """In the forked process, whose own workers (probe/command/timelimit.py) get a server that has imported nothing."""
     _FORKS.set_forkserver_preload([])
     os.environ.clear()
     os.environ.update(environment)

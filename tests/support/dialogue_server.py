@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.files import read_jsonl
+from nextturn.probe.command.files import read_jsonl
 from support.loopback import Answer, Seen, chat_reply
 
 Handler = Callable[[Seen], dict[str, Any] | Answer]

@@ -23,11 +23,11 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 
 from nextturn.probe import stats
-from nextturn.probe.errors import run_command
-from nextturn.probe.judges.labels import GENUINE
+from nextturn.probe.command.errors import run_command
 from nextturn.probe.judges.rules import Turn, best_label, label_scores, settle, signals
+from nextturn.probe.judges.verdicts import GENUINE
 from nextturn.probe.labels.agreement import LabelledTurn, read_labelled
-from nextturn.probe.text import rule_data
+from nextturn.probe.text.words import rule_data
 
 PENALTY = 3.0
 # Points for a standard deviation that a weight starts from, and the smallest deviation that is counted: a signal that

@@ -41,8 +41,8 @@ def teach_to_talk(base: Path, folder: Path, steps: int = 40) -> Path:
     """Train a tiny model for a few steps on short conversations, so that its replies sometimes end by themselves."""
     import torch
 
-    from nextturn.probe.chat import Chat
-    from nextturn.probe.models import load_model, load_tokenizer, resolve
+    from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
+    from nextturn.probe.text.chat import Chat
 
     torch.manual_seed(0)
     tokenizer = load_tokenizer(resolve(str(base)))

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from nextturn.probe.judges import get_judge
-from nextturn.probe.judges.labels import Case, Judge, Verdict
+from nextturn.probe.judges.verdicts import Case, Judge, Verdict
 
 _WRITTEN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 CONVERSATIONS: dict[str, tuple[str, str]] = {name: tuple(pair) for name, pair in _WRITTEN["conversations"].items()}

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.files import read_json, sha256_text, write_json
-from nextturn.probe.measure.results import load_runs
-from nextturn.probe.measure.turns import JudgedTurn, user_turns
+from nextturn.probe.command.files import read_json, sha256_text, write_json
+from nextturn.probe.labels.turns import JudgedTurn, user_turns
+from nextturn.probe.results import load_runs
 from support.page_runs import three_runs
 
 

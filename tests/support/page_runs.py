@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.files import write_json
-from nextturn.probe.judges.labels import GENUINE, LABELS
-from nextturn.probe.measure.measures import Row, make_row
-from nextturn.probe.measure.results import count_figures, load_runs
+from nextturn.probe.command.files import write_json
+from nextturn.probe.judges.verdicts import GENUINE, LABELS
+from nextturn.probe.measures.one_turn import Row, make_row
 from nextturn.probe.report.comparison import Comparison, compare_runs
+from nextturn.probe.results import count_figures, load_runs
 
 HOSTILE = (
     "</script><script>window.owned = 1</script><img src=x onerror='window.owned = 2'>-->\u2028next\u2029"

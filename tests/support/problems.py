@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from nextturn.data_builders.problems import Problems
-from nextturn.data_builders.recipe import Source
+from nextturn.data_builders.sections import Source
 from nextturn.data_builders.tasks import Task
 from support.commands import ROOT
 

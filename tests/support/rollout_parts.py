@@ -8,12 +8,12 @@ from typing import Any
 
 import nextturn.train.rollouts
 from nextturn.data_builders.rows import RlRow
-from nextturn.probe.chat import Chat
 from nextturn.probe.engines.base import Completion, Request
-from nextturn.probe.models import load_model, load_tokenizer, resolve
-from nextturn.probe.simulation import UserRequest, UserTurn
-from nextturn.train.recipe import RolloutSection
+from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
+from nextturn.probe.questions.simulation import UserRequest, UserTurn
+from nextturn.probe.text.chat import Chat
 from nextturn.train.rollouts import RolloutFunction
+from nextturn.train.sections import RolloutSection
 
 QUESTION = "Ann has some bags with 4 apples each. How many apples are there?"
 
@@ -101,8 +101,8 @@ def trainer_of(folder: Path, rollout: Any, out: Path, stops_early: float = 0.0, 
     """trl's own trainer on the CPU. `stops_early` is added to the logit of the turn end: random weights hardly stop."""
     from trl import GRPOConfig
 
+    from nextturn.train.encoding import prompt_dataset
     from nextturn.train.overrides import RolloutTrainer
-    from nextturn.train.rows import prompt_dataset
 
     model = load_model(resolve(str(folder)), "float32", "cpu")
     if stops_early:

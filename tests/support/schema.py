@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any
 
-from nextturn.probe.recipe import aliases_of
+from nextturn.probe.command.recipe import aliases_of
 from nextturn.train.keys import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ def schema(recipe: str) -> dict[str, Any]:
 
 
 def _sections(cls: Any) -> list[Any]:
-    from nextturn.probe.recipe import section_of
+    from nextturn.probe.command.recipe import section_of
 
     inner = [kind for field in cls.model_fields.values() if (kind := section_of(field.annotation))]
     return [*inner, *(deeper for kind in inner for deeper in _sections(kind))]

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from nextturn.probe.checkpoints import list_checkpoints
-from nextturn.probe.files import write_jsonl
+from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.models.checkpoints import list_checkpoints
 from support.conversations import messages
 from support.grpo_parts import probe_section
 from support.launches import PATIENCE_S

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.embedded import byte_level_bpe
+from nextturn.probe.models.embedded import byte_level_bpe
 
 # --- Tiny tokenizers of four model families, trained on the spot: the families' own special tokens and templates.
 #

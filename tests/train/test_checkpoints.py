@@ -13,15 +13,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from nextturn.probe.checkpoints import (
+from nextturn.probe.command.errors import BadInput, DataError, TrainingStopped
+from nextturn.probe.models.checkpoints import (
     finish_run,
     finished,
     is_complete,
     list_checkpoints,
     mark_complete,
 )
-from nextturn.probe.errors import BadInput, DataError, TrainingStopped
-from nextturn.train.checkpoints import Launch, choose_resume, mark_checkpoints, remove_incomplete
+from nextturn.train.resume import Launch, choose_resume, mark_checkpoints, remove_incomplete
 
 HERE = Launch(processes=1, zero=0, per_step=8)
 ZERO = Launch(processes=2, zero=2, per_step=8)

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
+from nextturn.probe.command.errors import BadInput, RecipeError
+from nextturn.probe.command.files import read_json
 from nextturn.probe.engines.base import Request, collect
 from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.engines.vllm import RUNNING
-from nextturn.probe.errors import BadInput, RecipeError
-from nextturn.probe.files import read_json
-from nextturn.probe.models import load_model, load_tokenizer, resolve
+from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
 from nextturn.train.colocated import ColocatedVllm, colocated_settings, rows_at_once
-from nextturn.train.recipe import RolloutSection, load_grpo_recipe
+from nextturn.train.sections import RolloutSection, load_grpo_recipe
 from support.grpo_parts import teach_to_talk, write_recipe
 
 VLLM = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 512}
@@ -133,7 +133,7 @@ def test_a_run_generates_and_is_probed_with_the_live_weights_in_a_vllm_that_slee
     import torch
     from transformers import TrainerCallback
 
-    from nextturn.probe.measure.run import load_sets, measure_folder
+    from nextturn.probe.run import load_sets, measure_folder
     from nextturn.train import grpo
 
     models: list[Any] = []

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.probe.chat import Chat
-from nextturn.probe.errors import TemplateError
+from nextturn.probe.command.errors import TemplateError
+from nextturn.probe.text.chat import Chat
 from support.conversations import spans
 from support.rollout_parts import Calls, ToldUsers, chat_of, redrawn, rollout_of, trainer_of
 from support.tiny_models import tiny_tokenizer

@@ -14,13 +14,13 @@ from nextturn.data_builders import preferences
 from nextturn.data_builders.__main__ import main as build_main
 from nextturn.data_builders.dialogue.replies import Reply
 from nextturn.data_builders.preferences import PairDraft, unwanted
-from nextturn.probe.chat import Chat
-from nextturn.probe.checkpoints import newest_complete
-from nextturn.probe.errors import DataError, TemplateError, run_command
-from nextturn.probe.files import read_json, read_jsonl, write_jsonl
-from nextturn.probe.models import load_tokenizer, resolve
+from nextturn.probe.command.errors import DataError, TemplateError, run_command
+from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.models.checkpoints import newest_complete
+from nextturn.probe.models.folders import load_tokenizer, resolve
+from nextturn.probe.text.chat import Chat
 from nextturn.train.dpo import main
-from nextturn.train.rows import PreferencePair, load_pairs, make_pairs
+from nextturn.train.encoding import PreferencePair, load_pairs, make_pairs
 from support.conversations import messages
 from support.grpo_parts import probe_section
 from support.launches import ROOT, Launched, history, shipped
@@ -80,7 +80,7 @@ def test_pairs_are_minimal_and_come_from_the_conversations_themselves(tmp_path: 
         assert "\\boxed" in boxed and "\\boxed" not in question and "?" in question
         assert row["prompt"][-1]["role"] == "user"
     prompts = {row["prompt"][0]["content"] for row in rows}
-    held_out = (Path(preferences.__file__).parent.parent / "probe" / "written_pairs.jsonl").read_text()
+    held_out = (Path(preferences.__file__).parent.parent / "probe" / "questions" / "written_pairs.jsonl").read_text()
     assert not any(json.dumps(prompt)[1:-1] in held_out for prompt in prompts), "evaluation pairs are never trained on"
 
 
@@ -197,9 +197,9 @@ POISONED = "base_model.model.model.layers.1.mlp.down_proj.lora_B.default.weight"
 # In step 3, one gradient of process 1 is NaN. Each process compares its part of the weights with that at the end of step 2.
 NOT_FINITE = """
 import pathlib, sys, torch, transformers
-from nextturn.probe.errors import TrainingStopped, run_command
+from nextturn.probe.command.errors import TrainingStopped, run_command
 from nextturn.train.dpo import train
-from nextturn.train.recipe import load_dpo_recipe
+from nextturn.train.sections import load_dpo_recipe
 
 class Poison(transformers.TrainerCallback):
     def weights(self):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.checkpoints import mark_complete
-from nextturn.probe.errors import run_command
-from nextturn.probe.models import load_model, resolve
+from nextturn.probe.command.errors import run_command
+from nextturn.probe.models.checkpoints import mark_complete
+from nextturn.probe.models.folders import load_model, resolve
 from nextturn.train import export as command
 from support.model_parts import change_json, copy_of, lora_on
 

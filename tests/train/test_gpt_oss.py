@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from nextturn.probe.__main__ import main as probe
-from nextturn.probe.errors import BadInput
-from nextturn.probe.files import read_json, read_jsonl, write_jsonl
-from nextturn.probe.models import end_ids, load_chat, resolve
+from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.models.folders import end_ids, load_chat, resolve
 from nextturn.train.grpo import main as grpo
 from nextturn.train.sft import main as sft
 from support import grpo_parts, sft_parts

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.errors import run_command
-from nextturn.probe.files import read_json
+from nextturn.probe.command.errors import run_command
+from nextturn.probe.command.files import read_json
 from nextturn.train.grpo import main
 from support.grpo_parts import probe_section, teach_to_talk, write_prompts
 from support.launches import AS_ON_GPUS, history, kill_after, launch, shipped

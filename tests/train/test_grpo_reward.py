@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nextturn.probe.chat import Chat
-from nextturn.probe.errors import TrainingStopped
-from nextturn.probe.models import load_tokenizer, resolve
-from nextturn.train.recipe import ModelSection
+from nextturn.probe.command.errors import TrainingStopped
+from nextturn.probe.models.folders import load_tokenizer, resolve
+from nextturn.probe.text.chat import Chat
 from nextturn.train.rewards import Sample, Scored
 from nextturn.train.samples import ends_generic, watch_figures
 from nextturn.train.scoring import ComposedReward
+from nextturn.train.sections import ModelSection
 from support.grpo_parts import rl_row
 from support.sample_parts import sample
 
@@ -71,9 +71,9 @@ def recorded(tiny_chatml: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
     """Two groups through trl's own trainer, one with a failed judge: the batch that it would train on."""
     from trl import GRPOConfig
 
+    from nextturn.train.encoding import prompt_dataset
     from nextturn.train.overrides import RolloutTrainer
     from nextturn.train.policy import load_policy
-    from nextturn.train.rows import prompt_dataset
 
     folder = resolve(str(tiny_chatml))
     tokenizer = load_tokenizer(folder)

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import pytest
 from huggingface_hub import metadata_load
 
-from nextturn.probe.errors import run_command
-from nextturn.probe.files import read_json, read_jsonl
-from nextturn.probe.models import load_model, load_tokenizer, resolve
+from nextturn.probe.command.errors import run_command
+from nextturn.probe.command.files import read_json, read_jsonl
+from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
 from nextturn.train.grpo import main
 from nextturn.train.policy import load_policy, new_adapter, policy_folder
-from nextturn.train.recipe import LoraSection, ModelSection
+from nextturn.train.sections import LoraSection, ModelSection
 from support.grpo_parts import rl_row, write_recipe
 from support.launches import history
 from support.loopback import Answer, Loopback
@@ -108,8 +108,8 @@ def lora_trainer(section: ModelSection, folder: Path) -> Any:
     """Return a trainer with a KL term, as train/grpo.py makes it."""
     from trl import GRPOConfig
 
+    from nextturn.train.encoding import prompt_dataset
     from nextturn.train.overrides import RolloutTrainer
-    from nextturn.train.rows import prompt_dataset
 
     args = GRPOConfig(
         output_dir=str(folder), use_cpu=True, bf16=False, report_to=[], num_generations=2, beta=0.1,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nextturn.probe.files import read_jsonl
+from nextturn.probe.command.files import read_jsonl
 from nextturn.train.rewards import Scored
-from nextturn.train.run import flat_warning, reward_line
 from nextturn.train.samples import KEPT, step_line, write_samples
+from nextturn.train.training import flat_warning, reward_line
 from support.grpo_parts import rl_row
 from support.sample_parts import sample
 

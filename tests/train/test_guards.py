@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.checkpoints import is_complete
-from nextturn.probe.errors import TrainingStopped
-from nextturn.train.checkpoints import mark_checkpoints
+from nextturn.probe.command.errors import TrainingStopped
+from nextturn.probe.models.checkpoints import is_complete
+from nextturn.train.resume import mark_checkpoints
 
 POISONED = "model.layers.1.mlp.down_proj.weight"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.models import load_tokenizer, resolve
+from nextturn.probe.models.folders import load_tokenizer, resolve
 from nextturn.train.memory import ERROR, Size, activation_bytes, memory_parts, size_of
 from nextturn.train.policy import held_in, new_adapter
-from nextturn.train.recipe import LoraSection, ModelSection
+from nextturn.train.sections import LoraSection, ModelSection
 from support.model_parts import LiveBytes
 
 ROWS, LENGTH = 4, 192
@@ -39,8 +39,8 @@ def test_the_estimate_is_within_its_stated_error_of_what_a_step_allocates(
     from transformers import AutoConfig, AutoModelForCausalLM
     from trl import SFTConfig
 
+    from nextturn.train.encoding import as_dataset
     from nextturn.train.overrides import ConversationTrainer
-    from nextturn.train.rows import as_dataset
 
     config = AutoConfig.for_model(kind, **SHAPE, **(LINEAR if kind != "llama" else {}))
     config.save_pretrained(tmp_path)

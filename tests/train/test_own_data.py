@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.chat import Chat
-from nextturn.probe.conversations import training_messages
-from nextturn.probe.errors import DataError, TemplateError
-from nextturn.probe.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.command.errors import DataError, TemplateError
+from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.data.messages import training_messages
+from nextturn.probe.text.chat import Chat
+from nextturn.train.encoding import data_path, read_conversations
 from nextturn.train.plan import describe
-from nextturn.train.recipe import DataSection, load_sft_recipe
-from nextturn.train.rows import data_path, read_conversations
+from nextturn.train.sections import DataSection, load_sft_recipe
 from nextturn.train.sft import train
 from support.sft_parts import write_data, write_recipe
 from support.tiny_models import tiny_tokenizer
@@ -35,7 +35,7 @@ def test_every_form_gives_the_same_conversations(tmp_path: Path, own_cache: Path
     Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
     Dataset.from_list([{"chat": json.dumps(row["messages"])} for row in rows]).to_csv(str(tmp_path / "rows.csv"))
     on_hub = {("me/talks", "all", "test"): rows}
-    monkeypatch.setattr("nextturn.probe.hub.hub_rows", lambda *asked: iter(on_hub[asked]))
+    monkeypatch.setattr("nextturn.probe.data.hub.hub_rows", lambda *asked: iter(on_hub[asked]))
     forms = [
         str(tmp_path / name) for name in ("conversations.jsonl", "array.json", "rows.parquet", "saved", "rows.csv")
     ]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from nextturn.data_builders.rows import load_rl_rows
-from nextturn.probe.errors import DataError
-from nextturn.probe.files import write_jsonl
-from nextturn.train.recipe import CustomPart, RewardSection, RolloutSection, Weights
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.files import write_jsonl
+from nextturn.train.encoding import check_columns, tellable
 from nextturn.train.rewards import Sample, call_custom
-from nextturn.train.rows import check_columns, tellable
+from nextturn.train.sections import CustomPart, RewardSection, RolloutSection, Weights
 from support.conversations import messages
 
 PROMPT = messages("The charger was missing.")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from nextturn.probe.command.errors import NextturnError, ToldToEnd
+from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.engines import shared as shared_engine
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest
 from nextturn.probe.engines.shared import SharedEngine
-from nextturn.probe.errors import NextturnError, ToldToEnd
-from nextturn.probe.models import ModelFolder
-from nextturn.probe.settings import ProbeSection
+from nextturn.probe.models.folders import ModelFolder
 from nextturn.train import probing
 from support.ranks import Ranks
 

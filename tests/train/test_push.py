@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from nextturn.probe.errors import BadInput, RecipeError
-from nextturn.probe.files import write_jsonl
+from nextturn.probe.command.errors import BadInput, RecipeError
+from nextturn.probe.command.files import write_jsonl
 from nextturn.train.push import push_run
-from nextturn.train.recipe import load_sft_recipe
+from nextturn.train.sections import load_sft_recipe
 from nextturn.train.sft import train
 from support.sft_parts import write_data, write_recipe
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.tasks import Gap
-from nextturn.probe import equality
-from nextturn.train.recipe import RewardSection
+from nextturn.probe.text import equality
 from nextturn.train.rewards import (
     NOTHING_PLAYED,
     Rewards,
@@ -24,6 +23,7 @@ from nextturn.train.rewards import (
     loops,
     mean_score,
 )
+from nextturn.train.sections import RewardSection
 from support.problems import tasks
 from support.sample_parts import ANSWERED, PROBLEM, chat, given, sample, withheld
 

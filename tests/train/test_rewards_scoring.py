@@ -14,11 +14,11 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from nextturn.data_builders.dialogue.replies import Reply
-from nextturn.probe.errors import RecipeError
-from nextturn.probe.settings import ServerSection
-from nextturn.train.recipe import CustomPart, JudgeSection, RewardSection, Weights
+from nextturn.probe.command.errors import RecipeError
+from nextturn.probe.command.sections import ServerSection
 from nextturn.train.rewards import Rewards, Score, Scored, compose, judge_prompt, read_judge, reason_kind
 from nextturn.train.scoring import check_failures
+from nextturn.train.sections import CustomPart, JudgeSection, RewardSection, Weights
 from support.loopback import Faults, Loopback, Seen, chat_reply
 from support.sample_parts import ANSWERED, sample, withheld
 
@@ -132,7 +132,7 @@ def main():
     sys.modules["torch"] = sys  # as if it were imported, which takes seconds
     from support.sample_parts import sample
     from nextturn.train.rewards import Rewards
-    from nextturn.train.recipe import CustomPart, RewardSection, Weights
+    from nextturn.train.sections import CustomPart, RewardSection, Weights
     parts = {name: CustomPart(function=f"support.custom_rewards:{name}") for name in ("is_light", "worker_pid")}
     (scored,) = Rewards(RewardSection(custom=parts, weights=Weights()), seed=1).score([sample("x")])
     Path("result").write_text(f"{scored.parts['is_light']} {scored.parts['worker_pid']:.0f}")

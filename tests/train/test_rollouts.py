@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from nextturn.data_builders.recipe import SimulatorSection
+from nextturn.data_builders.sections import SimulatorSection
 from nextturn.data_builders.simulators import CheckedSimulator
+from nextturn.probe.command.errors import RecipeError
+from nextturn.probe.command.sections import VllmSection
 from nextturn.probe.engines.base import Completion
-from nextturn.probe.errors import RecipeError
-from nextturn.probe.settings import VllmSection
-from nextturn.probe.simulation import UserRequest, UserTurn
-from nextturn.train.recipe import RewardSection, RolloutSection
+from nextturn.probe.questions.simulation import UserRequest, UserTurn
 from nextturn.train.rewards import Sample, Scored
 from nextturn.train.rollouts import OpenConversation, check_launch, make_rollout, open_policy
 from nextturn.train.samples import reward_figures
 from nextturn.train.scoring import check_failures
+from nextturn.train.sections import RewardSection, RolloutSection
 from support.rollout_parts import ROWS, Calls, ToldUsers, chat_of, redrawn, rolled, rollout_of, trainer_of
 
 TALKATIVE = ["Why?", "And then?", "Ok.", "What now?"]

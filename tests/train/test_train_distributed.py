@@ -10,8 +10,8 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from nextturn.probe.errors import run_command
-from nextturn.probe.files import read_json
+from nextturn.probe.command.errors import run_command
+from nextturn.probe.command.files import read_json
 from nextturn.train.sft import main
 from support.launches import AS_ON_GPUS, Launched, history, launch, shipped
 from support.model_parts import lora_on
@@ -67,7 +67,7 @@ def test_zero_3_starts_from_an_adapter_on_a_multimodal_base_and_answers_its_repl
 # transformers' device of a process among several on CPUs is called cpu:0, to which torch does not know how to restore.
 ON_TWO_CPUS = """
 import sys, torch
-from nextturn.probe.errors import run_command
+from nextturn.probe.command.errors import run_command
 from nextturn.train.sft import main
 torch.serialization.register_package(1, lambda saved: None, lambda saved, where: saved if where == "cpu:0" else None)
 sys.exit(run_command(main))

@@ -11,17 +11,17 @@ from unittest.mock import Mock
 
 import pytest
 
-from nextturn.probe.chat import Chat
-from nextturn.probe.errors import BadInput, DataError, SettingsChanged
-from nextturn.probe.files import read_json, write_json
-from nextturn.probe.models import load_tokenizer, resolve
-from nextturn.probe.recipe import recipe_dict
+from nextturn.probe.command.errors import BadInput, DataError, SettingsChanged
+from nextturn.probe.command.files import read_json, write_json
+from nextturn.probe.command.recipe import recipe_dict
+from nextturn.probe.models.folders import load_tokenizer, resolve
+from nextturn.probe.text.chat import Chat
+from nextturn.train.encoding import as_dataset, make_rows, read_conversations, show_loss
 from nextturn.train.policy import load_policy
-from nextturn.train.recipe import DataSection, LoraSection, ModelSection, load_sft_recipe
-from nextturn.train.rows import as_dataset, make_rows, read_conversations, show_loss
-from nextturn.train.run import Run
+from nextturn.train.sections import DataSection, LoraSection, ModelSection, load_sft_recipe
 from nextturn.train.setup import check_devices
 from nextturn.train.sft import train as train_sft
+from nextturn.train.training import Run
 from support.commands import ROOT
 from support.sft_parts import write_data, write_recipe
 
@@ -170,8 +170,8 @@ def test_a_cpu_without_bfloat16_instructions_trains_and_is_probed_in_float32(
     """Emulated, bfloat16 made the demo five times as long."""
     from trl import SFTConfig
 
-    from nextturn.probe import models
-    from nextturn.probe.settings import ProbeSection, SetSection
+    from nextturn.probe.command.sections import ProbeSection, SetSection
+    from nextturn.probe.models import folders as models
     from nextturn.train import probing, setup
 
     monkeypatch.setattr(setup, "emulates_bfloat16", lambda: emulated)
@@ -214,7 +214,7 @@ def test_sets_that_nobody_can_read_end_a_run_before_its_data_are_built(
     tiny_chatml: Path, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A build may take hours. The hub is out of reach here."""
-    monkeypatch.setattr("nextturn.train.rows.data_path", Mock(side_effect=AssertionError("it is built")))
+    monkeypatch.setattr("nextturn.train.encoding.data_path", Mock(side_effect=AssertionError("it is built")))
     probe = {"sets": {"gpqa_diamond": {}}, "when": "inline"}
     recipe = write_recipe(tmp_path, tiny_chatml, {"recipe": str(tmp_path / "data.yaml")}, probe=probe)
     with pytest.raises(DataError, match="none of the sets"):

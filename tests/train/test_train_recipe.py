@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 import nextturn.train.plan
 from nextturn.data_builders.build import build
-from nextturn.data_builders.recipe import load_data_recipe
-from nextturn.probe.checkpoints import mark_complete
-from nextturn.probe.errors import BadInput, DataError, RecipeError
-from nextturn.probe.files import write_json
-from nextturn.probe.models import ModelFolder, resolve
-from nextturn.probe.recipe import REMOVED, recipe_dict, recipe_keys
+from nextturn.data_builders.sections import load_data_recipe
+from nextturn.probe.command.errors import BadInput, DataError, RecipeError
+from nextturn.probe.command.files import write_json
+from nextturn.probe.command.recipe import REMOVED, recipe_dict, recipe_keys
+from nextturn.probe.models.checkpoints import mark_complete
+from nextturn.probe.models.folders import ModelFolder, resolve
 from nextturn.train.keys import RECIPES, describe_keys, main
 from nextturn.train.memory import size_of
 from nextturn.train.plan import describe
-from nextturn.train.recipe import (
+from nextturn.train.sections import (
     GrpoArguments,
     GrpoRecipe,
     LoraSection,

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
-from nextturn.probe.chat import Chat
-from nextturn.probe.checkpoints import is_complete, keep
-from nextturn.probe.errors import BadInput, DataError, RecipeError, run_command
-from nextturn.probe.measure.run import open_model
-from nextturn.probe.report import watch
-from nextturn.probe.settings import load_probe_recipe
-from nextturn.probe.user_model import USER_MODEL, UserModelInfo, user_model_info
+from nextturn.probe import watch
+from nextturn.probe.command.errors import BadInput, DataError, RecipeError, run_command
+from nextturn.probe.command.sections import load_probe_recipe
+from nextturn.probe.models.checkpoints import is_complete, keep
+from nextturn.probe.models.user_model import USER_MODEL, UserModelInfo, user_model_info
+from nextturn.probe.run import open_model
+from nextturn.probe.text.chat import Chat
+from nextturn.train.encoding import IGNORED, make_rows, show_loss, user_view
 from nextturn.train.export import export
 from nextturn.train.plan import describe
-from nextturn.train.recipe import load_sft_recipe
-from nextturn.train.rows import IGNORED, make_rows, show_loss, user_view
+from nextturn.train.sections import load_sft_recipe
 from nextturn.train.sft import main
 from support.conversations import spans as loss_spans
 from support.sft_parts import write_data, write_recipe

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from nextturn.data_builders.dialogue.roles import LocalWeights
-from nextturn.data_builders.recipe import RoleSection, Written
+from nextturn.data_builders.sections import RoleSection, Written
 from nextturn.data_builders.written import written
-from nextturn.probe.chat import Chat
-from nextturn.probe.errors import BadInput, run_command
-from nextturn.probe.files import read_json, read_jsonl, write_jsonl
-from nextturn.probe.models import load_model, load_tokenizer, resolve
-from nextturn.probe.simulation import UserTurn
-from nextturn.probe.user_model import UserModelInfo, mark_user_model
+from nextturn.probe.command.errors import BadInput, run_command
+from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
+from nextturn.probe.models.user_model import UserModelInfo, mark_user_model
+from nextturn.probe.questions.simulation import UserTurn
+from nextturn.probe.text.chat import Chat
 from nextturn.train.cli import main
-from nextturn.train.rows import IGNORED, make_rows, user_view
+from nextturn.train.encoding import IGNORED, make_rows, user_view
 from nextturn.train.users import NOT_ASKING, Point, figures, perplexity, points_of, read_data
 from support.conversations import messages
 
@@ -37,7 +37,7 @@ WITHHELD = {
 }  # fmt: skip
 PLAIN = {"id": "b", "messages": messages("What is 2 + 5?", r"\boxed{7}", "Why is it 7?", "Because 5 + 2 is 7.")}
 OWN = """
-from nextturn.probe.simulation import UserTurn
+from nextturn.probe.questions.simulation import UserTurn
 
 class Silent:
     def turns(self, requests):

@@ -7,11 +7,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from nextturn.probe.command.sections import VllmSection
 from nextturn.probe.engines.base import Completion, Request, collect
 from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.engines.vllm import VllmEngine
-from nextturn.probe.models import ModelFolder, load_model, load_tokenizer, resolve
-from nextturn.probe.settings import VllmSection
+from nextturn.probe.models.folders import ModelFolder, load_model, load_tokenizer, resolve
 
 NEW = 10
 

@@ -18,9 +18,9 @@ import sys
 import nextturn.probe.engines.vllm
 from nextturn.probe.engines.base import Request
 from nextturn.probe.engines.vllm import VllmEngine
-from nextturn.probe.errors import run_command
-from nextturn.probe.models import load_tokenizer, resolve
-from nextturn.probe.settings import VllmSection
+from nextturn.probe.command.errors import run_command
+from nextturn.probe.models.folders import load_tokenizer, resolve
+from nextturn.probe.command.sections import VllmSection
 
 
 def main(arguments):

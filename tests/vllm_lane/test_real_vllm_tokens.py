@@ -23,7 +23,7 @@ from nextturn.probe.__main__ import main
 from nextturn.probe.engines.base import Request, ScoreRequest, collect
 from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.engines.vllm import ENVIRONMENT, check_versions, import_vllm
-from nextturn.probe.models import load_model, load_tokenizer, resolve
+from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
 
 
 def test_this_vllm_fits_and_knows_the_variables_that_are_set_for_it() -> None:

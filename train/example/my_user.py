@@ -1,6 +1,6 @@
 """A simulated user: it asks one question after the reply and leaves. `grpo.yaml` uses it."""
 
-from nextturn.probe.simulation import UserTurn
+from nextturn.probe.questions.simulation import UserTurn
 
 
 class Curious:

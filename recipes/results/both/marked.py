@@ -3,7 +3,7 @@ questions earn a run ended with questions only."""
 
 from __future__ import annotations
 
-from nextturn.probe.grading import count_marks
+from nextturn.probe.text.grading import count_marks
 from nextturn.train.rewards import Sample
 
 

@@ -15,11 +15,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nextturn.probe.conversations import user
-from nextturn.probe.errors import run_command
-from nextturn.probe.files import write_jsonl
-from nextturn.probe.sets import read_problems
-from nextturn.probe.shards import split
+from nextturn.probe.command.errors import run_command
+from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.data.messages import user
+from nextturn.probe.questions.pieces import split
+from nextturn.probe.questions.sets import read_problems
 
 OWN = Path(__file__).with_name("own.jsonl.gz")
 MOST_FACTS = 5  # a conversation has one turn more

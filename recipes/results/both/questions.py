@@ -15,10 +15,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nextturn.probe.errors import run_command
-from nextturn.probe.files import write_jsonl
-from nextturn.probe.shards import split
-from nextturn.probe.tables import read_rows
+from nextturn.probe.command.errors import run_command
+from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.data.tables import read_rows
+from nextturn.probe.questions.pieces import split
 
 CHOICE = 200
 

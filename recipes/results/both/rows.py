@@ -17,16 +17,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nextturn.data_builders.recipe import DataRecipe, Written
 from nextturn.data_builders.rows import sft_row
+from nextturn.data_builders.sections import DataRecipe, Written
 from nextturn.data_builders.sharded import Teller
 from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.written import only_talk, written
-from nextturn.probe.conversations import Message, assistant, learned, user
-from nextturn.probe.errors import run_command
-from nextturn.probe.files import write_jsonl
-from nextturn.probe.grading import boxed
-from nextturn.probe.sets import read_problems
+from nextturn.probe.command.errors import run_command
+from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.data.messages import Message, assistant, learned, user
+from nextturn.probe.questions.sets import read_problems
+from nextturn.probe.text.grading import boxed
 
 OWN = Path(__file__).with_name("own.jsonl.gz")
 KINDS = ["complete", "twin", "wrong_start", "doubt", "slip", "hint", "chat"]

@@ -1,0 +1,97 @@
+"""`nextturn probe compare`: compare several probe runs with the first one, the baseline.
+
+Writes comparison.md, tradeoff.png, report.html and comparison.json and prints the main table. Runs that were measured
+differently are refused; with --force they are compared and the report says what differs. If user turns were labelled by an
+annotator, the report also shows the follow-up rates corrected by those labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from nextturn.probe.command.errors import BadInput, IncomparableRuns
+from nextturn.probe.command.files import write_atomic, write_json
+from nextturn.probe.kept import add_questions_argument
+from nextturn.probe.labels.correct import correction_table, with_labels
+from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, terminal_table
+from nextturn.probe.report.plot import Y, draw_tradeoff
+from nextturn.probe.results import load_runs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    folders = "finished probe runs, the baseline first, or a training run; A+B takes two trainings of a recipe together"
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help=folders)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the comparison is written")
+    labels = "output of `probe label` (default: labels.jsonl in a DIR, if any)"
+    parser.add_argument("--labels", type=Path, metavar="FILE", help=labels)
+    parser.add_argument(
+        "--y", choices=Y, default="followup", help="what the y axis of the plot shows (default: followup)"
+    )
+    parser.add_argument("--wandb", metavar="PROJECT", help="also show the comparison in this project of wandb")
+    parser.add_argument("--force", action="store_true", help="compare runs that were measured differently")
+    add_questions_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    comparison = compare(
+        arguments.folders, arguments.out, arguments.force, arguments.labels, arguments.y, arguments.questions
+    )
+    print(f"{comparison.trainings}\n\n{terminal_table(comparison)}")
+    if arguments.wandb:
+        from nextturn.probe.report.tracking import report_comparison
+
+        report_comparison(arguments.wandb, [(run.name, run.results) for run in comparison.runs], arguments.out)
+    if comparison.correction:
+        print(f"\n{correction_table(comparison.correction)}")
+    for name in ("report.html", "comparison.md", "comparison.json", "tradeoff.png"):
+        if (arguments.out / name).is_file():
+            print(arguments.out / name)
+        else:
+            print(f"no {name}: it needs accuracy and {arguments.y} of the runs")
+
+
+def compare(
+    dirs: Sequence[Path],
+    out: Path,
+    force: bool = False,
+    labels: Path | None = None,
+    y: str = "followup",
+    questions: Sequence[str] = (),
+) -> Comparison:
+    """Compare finished probe runs and write the report to `out`, comparison.json last.
+
+    Args:
+        dirs: See `load_runs`; the first run is the baseline.
+        force: Compare runs that were measured differently.
+        labels: Output of `probe label`; if None, the labels.jsonl in the folders, if there are any.
+        y: What the y axis of the plot shows: "followup", "sharded" or "doubted".
+        questions: Question sets whose text is shown in place of the ids of kept runs.
+
+    Raises:
+        BadInput: A folder is missing, unfinished or of another schema, `out` is a file, or `labels` cannot be used.
+        IncomparableRuns: The runs were measured differently and `force` is False.
+    """
+    from nextturn.probe.report.page import html, markdown
+
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out {out}: this is a file; give a folder for the comparison")
+    comparison = compare_runs(load_runs(dirs, questions))
+    if comparison.differences and not force:
+        reasons = "; ".join(comparison.differences)
+        again = "; nextturn probe judge DIR grades the replies of an older run again" if "grading: " in reasons else ""
+        raise IncomparableRuns(
+            f"these runs were measured differently: {reasons}. Measure them with the same settings (for dtype: --probe.dtype "
+            f"float32), or add --force{again}"
+        )
+    comparison = with_labels(comparison, dirs, labels, force)
+    plot = draw_tradeoff(comparison, y)
+    if plot:
+        write_atomic(out / "tradeoff.png", plot)
+    else:  # of an earlier comparison
+        (out / "tradeoff.png").unlink(missing_ok=True)
+    write_atomic(out / "comparison.md", markdown(comparison, plot is not None))
+    write_atomic(out / "report.html", html(comparison, plot))
+    write_json(out / "comparison.json", as_json(comparison))
+    return comparison

@@ -1,0 +1,1 @@
+"""Files, tables and conversations as rows of data."""

@@ -1,0 +1,439 @@
+"""The forms in which a row holds a conversation, the checks of a conversation, and finished conversations as transcripts.
+
+A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {role, content} or, in the ShareGPT form,
+{from, value}; `prompt` with a list of messages (HealthBench) or with {messages} (CoVal); or `history` with
+{user, bot} pairs (MT-Bench-101). Other names for the roles are read: human, gpt, model, developer and the like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.terminal import say
+from nextturn.probe.data.tables import parsed, place, read_rows, renamed_columns
+
+Message = dict[str, Any]
+"""{role, content}, both text. An assistant's message may have `loss: False`: it is shown and not trained on. In training a message
+may also call tools (`tool_calls`) or hold what a tool returned (role "tool"), and the first one may have the row's `tools`."""
+_LOSS_MARKS = ("loss", "train", "weight")
+"""Keys that say whether a message is trained on: ours, axolotl's (true or false) and OpenAI's (1 or 0)."""
+_OF_TOOLS = ("tool_calls", "tool_call_id", "name")
+"""Keys of a message that calls a tool (OpenAI's and transformers' form), or that holds what a tool returned."""
+ROLES = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
+}
+KEYS = ("messages", "conversation", "conversations", "turns")
+IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "task_id", "Record ID")
+
+
+# How models mark their thoughts: what opens them, what ends them. gpt-oss writes its answer into another channel instead.
+_THOUGHTS = (
+    (r"(?i:<think(?:ing)?>)", r"(?i:</think(?:ing)?>)"),  # Qwen, DeepSeek, GLM, Nemotron and others
+    (r"\[THINK\]", r"\[/THINK\]"),  # Magistral
+    (r"<seed:think>", r"</seed:think>"),  # Seed-OSS
+    (r"◁think▷", r"◁/think▷"),  # Kimi-VL
+    (r"<\|channel>thought", r"<channel\|>"),  # Gemma 4
+    (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),  # Apertus
+    (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>(?:\s*<\|START_RESPONSE\|>)?"),  # Command A Reasoning
+    (r"<\|channel\|>(?:analysis|commentary)", r"<\|channel\|>final<\|message\|>"),  # gpt-oss
+)
+THINKING_STARTS, THINKING_ENDS = (re.compile("|".join(marks)) for marks in zip(*_THOUGHTS, strict=True))
+_MAY_THINK = re.compile(r"[<\[◁]")
+
+
+def after_thinking(text: str) -> str | None:
+    """Return what a reply says after its last thought, or None if its thinking never ends."""
+    if not _MAY_THINK.search(text):  # most texts; builders ask this about millions
+        return text
+    said = THINKING_ENDS.split(text)[-1]
+    return None if THINKING_STARTS.search(said) else said
+
+
+def row_id(row: dict[str, Any], number: int) -> str:
+    """Return the row's own id, else its line number."""
+    return str(next((row[key] for key in IDS if row.get(key) is not None), number))
+
+
+def user(content: str) -> Message:
+    """Return a message of the user."""
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str) -> Message:
+    """Return a message of the assistant."""
+    return {"role": "assistant", "content": content}
+
+
+def said_by(messages: Iterable[Message], role: str) -> list[str]:
+    """Return the texts of the messages of a role."""
+    return [message["content"] for message in messages if message["role"] == role]
+
+
+def conversation_in(row: dict[str, Any], marks: bool = False) -> Any | None:
+    """Return the conversation of a row with roles renamed to ours, not checked yet, or None if the row holds none.
+
+    A list of strings holds the questions that MT-Bench asks one after the other. Only the first needs no answer before it.
+
+    Args:
+        marks: See `renamed`.
+    """
+    for key in KEYS:
+        if (key == "messages" and key in row) or (isinstance(row.get(key), list) and row[key]):
+            return _first_or_all(row[key], key != "messages", marks)
+    prompt = row.get("prompt")
+    if isinstance(prompt, dict) and "messages" in prompt:
+        return together(renamed(prompt["messages"], marks))
+    if isinstance(prompt, list):
+        return together(_first_or_all(prompt, True, marks))
+    history = row.get("history")
+    if isinstance(history, list) and history and all(isinstance(pair, dict) and "user" in pair for pair in history):
+        sides = [(role, pair.get(side)) for pair in history for role, side in (("user", "user"), ("assistant", "bot"))]
+        return [{"role": role, "content": content} for role, content in sides]
+    return None
+
+
+_EXCHANGES = (("prompt", "completion"), ("question", "answer"), ("instruction", "output"))
+"""Columns of a user's message and its answer."""
+
+
+def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str] | None = None) -> tuple[Message, ...]:
+    """Return the checked conversation of a row to train on, in any form that `conversation_in` reads, or as two columns:
+    prompt and completion, question and answer, instruction (with input) and output; a column `system` comes first.
+
+    Args:
+        columns: Names of the row's own columns, such as {"messages": "chat"} or {"prompt": "ask", "completion": "say"}.
+
+    Raises:
+        DataError: There is no conversation in the row, or it has a fault.
+    """
+    columns = columns or {}
+    row = renamed_columns(row, columns, where)
+    whole = [key for key in KEYS if key in columns or isinstance(row.get(key), list)]
+    if columns.keys() & {"prompt", "completion"}:  # the file's own conversation is not the one that is meant
+        whole = []
+    sides = [pair for pair in _EXCHANGES if all(row.get(name) is not None for name in pair)]
+    if whole:
+        messages = renamed(row[whole[0]], marks=True)
+    elif sides:
+        asked, answered = (row[name] for name in sides[0])
+        messages = renamed(_exchange(asked, answered, row.get("input")), marks=True)
+    else:
+        messages = conversation_in(row, marks=True)
+    if messages is None:
+        raise DataError(
+            f"{where}: no conversation in it (has {', '.join(row) or 'nothing'}), expected `messages` with {{role, content}}, "
+            "`conversations` with {from, value}, or `prompt` and `completion`; `data.columns` names other columns"
+        )
+    if isinstance(row.get("system"), str) and row["system"].strip() and isinstance(messages, list):
+        messages = [{"role": "system", "content": row["system"]}, *messages]
+    found = check_messages(messages, where, with_tools=True)
+    tools = parsed(row.get("tools"))
+    if tools and isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools):
+        found = ({**found[0], "tools": tools}, *found[1:])
+    if found[-1]["role"] != "assistant":
+        raise DataError(f"{where}: the conversation ends with the {found[-1]['role']}, expected an assistant turn last")
+    if not any(message["role"] == "assistant" and learned(message) for message in found):
+        raise DataError(f"{where}: every assistant turn has `loss: false`, so there is nothing to learn")
+    return found
+
+
+def _exchange(asked: Any, answered: Any, more: Any) -> list[Any]:
+    """Return a user's side and its answer, each a text or messages, as messages."""
+    if isinstance(asked, str):
+        asked = [user(f"{asked}\n\n{more}" if isinstance(more, str) and more.strip() else asked)]
+    answered = [assistant(answered)] if isinstance(answered, str) else answered
+    return [message for side in (asked, answered) for message in (side if isinstance(side, list) else [side])]
+
+
+def _first_or_all(found: Any, strings: bool, marks: bool) -> Any:
+    if strings and found and all(isinstance(turn, str) for turn in found):
+        return [user(found[0])]
+    return renamed(found, marks)
+
+
+def renamed(messages: Any, marks: bool = False) -> Any:
+    """Return messages as {role, content} with our names of roles. Anything else stays as it is, for the check to report.
+
+    Args:
+        marks: Keep what says whether a message is trained on.
+    """
+    if not isinstance(messages, list):
+        return messages
+    return [_renamed(message, _LOSS_MARKS if marks else ()) for message in messages]
+
+
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+
+
+def _renamed(message: Any, marks: Sequence[str]) -> Any:
+    if not isinstance(message, dict) or not message.keys() & {"content", "value", "tool_calls", "function_call"}:
+        return message
+    role = "function_call" if message.get("function_call") else message.get("role", message.get("from"))
+    content = message.get("content", message.get("value"))
+    if isinstance(content, list) and content and all(map(_text_of, content)):
+        content = "\n\n".join(map(_text_of, content))
+    if not content and isinstance(message.get("refusal"), str):
+        content = message["refusal"]
+    calls = {key: message[key] for key in _OF_TOOLS if message.get(key)}  # null where `datasets` wrote the file
+    if "tool_calls" in calls:
+        given = parsed(calls["tool_calls"])  # a table holds them as JSON text
+        calls["tool_calls"] = [_with_arguments(call) for call in given] if isinstance(given, list) else given
+    if content is None and calls:
+        content = ""
+    role = ROLES.get(role, role) if isinstance(role, str) else role
+    return {"role": role, "content": content, **calls, **{key: message[key] for key in marks if key in message}}
+
+
+def _with_arguments(call: Any) -> Any:
+    """Return a tool call with its arguments as a mapping, as templates want them; OpenAI writes them as JSON text."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or "arguments" not in function:
+        return call
+    return {**call, "function": {**function, "arguments": parsed(function["arguments"])}}
+
+
+def _text_of(part: Any) -> str:
+    """Return the text of a part of a message, "" if it is no text. A refusal is the reply."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    text = part.get("refusal" if kind == "refusal" else "text") if kind in _TEXT_PARTS else None
+    return text if isinstance(text, str) else ""
+
+
+def together(messages: Any) -> Any:
+    """Join all system messages into one at the start, and neighbours of one role into one, separated by a blank line.
+
+    For the hub's prompts: CoVal's may hold several developer messages, HealthBench's roles are not known to alternate
+    everywhere, and most templates take one system message, at the start.
+    """
+    if not isinstance(messages, list) or not all(is_message(message) for message in messages):
+        return messages
+    system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
+    found: list[Message] = [{"role": "system", "content": system}] if system else []
+    for message in messages:
+        if message["role"] == "system":
+            continue
+        if found and found[-1]["role"] == message["role"]:
+            found[-1] = {**message, "content": f"{found[-1]['content']}\n\n{message['content']}"}
+        else:
+            found.append(message)
+    return found
+
+
+def is_message(message: Any) -> bool:
+    return isinstance(message, dict) and isinstance(message.get("content"), str)
+
+
+def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple[Message, ...]:
+    """Return a checked conversation: an optional system message, then user and assistant in turn, none empty.
+
+    `role` and `content` of the messages are kept, and `loss: False` of an assistant's message that is not trained on.
+
+    Args:
+        with_tools: An assistant's message may have `tool_calls` instead of text. One or more messages of the role tool follow it,
+            and then the assistant again.
+    """
+    if not isinstance(messages, list) or not messages:
+        raise DataError(f"{where}: an empty conversation, expected a list of messages")
+    turns = messages[1:] if isinstance(messages[0], dict) and messages[0].get("role") == "system" else messages
+    if not turns:
+        raise DataError(f"{where}: a conversation with a system message alone")
+    for number, message in enumerate(messages, start=1):
+        if not is_message(message):
+            no_text = isinstance(message, dict) and "content" in message
+            fault = "has no text: its content is no string" if no_text else "is no {role, content} and no {from, value}"
+            raise DataError(f"{where}: message {number} {fault}")
+        check_text(message["content"], f"{where}: message {number}")
+        _check_marks(message, f"{where}: message {number}")
+    wanted: tuple[str, ...] = ("user",)
+    for number, message in enumerate(turns, start=1 + len(messages) - len(turns)):
+        role, calls = message.get("role"), with_tools and message.get("tool_calls")
+        if role not in wanted:
+            of_tools = "follow an assistant's `tool_calls`" if with_tools else "cannot be probed"
+            hint = f"; turns of tools {of_tools}" if role in _TOOL_ROLES else ""
+            raise DataError(
+                f"{where}: roles do not alternate, message {number} is {role!r}, expected {' or '.join(map(repr, wanted))}{hint}"
+            )
+        if calls and not all(map(_is_call, calls if isinstance(calls, list) else [None])):
+            raise DataError(
+                f"{where}: message {number}: `tool_calls` is {calls!r:.80}, expected a list of {{function: {{name, arguments}}}}"
+            )
+        if not message["content"].strip() and not calls and role != "tool":
+            raise DataError(f"{where}: message {number} ({role}) is empty")
+        if role == "assistant":
+            wanted = ("tool",) if calls else ("user",)
+        else:
+            wanted = ("assistant", "tool") if role == "tool" else ("assistant",)
+    found = []
+    for message in messages:
+        kept = plain(message) if with_tools else {"role": message["role"], "content": message["content"]}
+        found.append(kept if message["role"] != "assistant" or learned(message) else {**kept, "loss": False})
+    return tuple(found)
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function", call) if isinstance(call, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+def _check_marks(message: Message, where: str) -> None:
+    """Raise DataError for marks that are not true or false, contradict each other, or would train on a user's message."""
+    # A mark is null where `datasets` wrote a file in which other messages have it.
+    marks = {key: message[key] for key in _LOSS_MARKS if message.get(key) is not None}
+    kinds = {key: int | float if key == "weight" else bool for key in marks}
+    sound = (
+        all(isinstance(mark, kinds[key]) and mark in (0, 1) for key, mark in marks.items())
+        and len({*marks.values()}) < 2
+    )
+    if not sound or (message.get("role") != "assistant" and ("loss" in marks or any(marks.values()))):
+        given = ", ".join(f"`{key}: {mark!r}`" for key, mark in marks.items())
+        raise DataError(
+            f"{where} ({message.get('role')}) has {given}; expected, on an assistant's message only, one of `loss` or `train` "
+            "(true or false) and `weight` (1 or 0)"
+        )
+
+
+def plain(message: Message) -> Message:
+    """Return the part of a message that a chat template gets."""
+    of_tools = {key: message[key] for key in _OF_TOOLS if message.get(key)}
+    return {"role": message["role"], "content": message["content"], **of_tools}
+
+
+def learned(message: Message) -> bool:
+    """Return True if the message of an assistant is trained on."""
+    return all(message.get(key) in (None, 1) for key in _LOSS_MARKS)
+
+
+MOST_CHARACTERS = 1_000_000
+
+
+def check_text(text: str, where: str) -> None:
+    """Raise DataError for a text that is longer than any context or holds half an emoji, which cannot be written to a file.
+
+    Exports that cut texts at a length leave half an emoji behind.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise DataError(f"{where} holds {len(text):,} characters, expected at most {MOST_CHARACTERS:,}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise DataError(f"{where} holds half a character ({half}); was the text cut inside an emoji?") from None
+
+
+# Finished conversations as probe items: the last user message is taken away, the answer before it stays as it is.
+#
+# A support ticket, a sales call or a tutoring session ends with what a person really said. That message becomes the item's
+# `actual`, the assistant message before it its `reply`, and what stands before both the context; whatever comes after the
+# removed message goes with it.
+#
+# Real exports are untidy, so three things are mended: neighbours of one role are joined by a blank line, a user's or system
+# messages without text go, and system messages inside the conversation join the one at its start (those after the answer go). A
+# conversation that holds nothing to probe is left out, and *counted*: how many, why, and the first line of each kind are
+# said, and a file without one usable conversation is an error. What is no conversation at all is an error with file and
+# line.
+
+NO_REACTION = "no user message after an answer"
+TOOLS = "a message of a tool"
+EMPTY = "an answer without text"
+NO_TEXT = "a message that is more than text"
+_TOOL_ROLES = ("tool", "function", "function_call", "function_response", "observation")
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """A conversation in three parts: context (ends with the user), the answer, and what the user said next."""
+
+    context: tuple[Message, ...]
+    reply: str
+    actual: str
+    opened: bool = False
+    """The assistant spoke first; templates want a user message first, so these opening words are not in `context`."""
+
+
+def read_transcripts(path: Path, columns: Mapping[str, str] | None = None) -> list[tuple[str, Transcript]]:
+    """Return (id, transcript) of every usable conversation of a file, and print what was left out.
+
+    Args:
+        columns: See `read_rows`.
+
+    Raises:
+        DataError: a row without a conversation (file:line), or a file in which none can be used.
+    """
+    found: list[tuple[str, Transcript]] = []
+    left_out: dict[str, list[int]] = {}
+    for number, row in read_rows(path, columns):
+        conversation = conversation_in(row)
+        if conversation is None:
+            raise DataError(
+                f"{place(path, number)}: no conversation in it, expected `messages` with {{role, content}} or `conversations` "
+                f"with {{from, value}} (has {', '.join(row) or 'nothing'}); `columns: {{messages: NAME}}` of the set gives another name"
+            )
+        transcript = take_apart(conversation, place(path, number))
+        if isinstance(transcript, str):
+            left_out.setdefault(transcript, []).append(number)
+        else:
+            found.append((row_id(row, number), transcript))
+    reasons = ", ".join(f"{len(lines)} with {why} (first: line {lines[0]})" for why, lines in left_out.items())
+    if left_out and not found:
+        raise DataError(f"{path}: no conversation that can be probed: {reasons}")
+    if left_out:
+        count = sum(map(len, left_out.values()))
+        say(f"{path}: {count} of {count + len(found)} conversations left out: {reasons}")
+    if opened := sum(transcript.opened for _, transcript in found):
+        say(f"{path}: {opened} conversations open with the assistant; these opening words are not shown to the model")
+    return found
+
+
+def take_apart(conversation: Any, where: str) -> Transcript | str:
+    """Return a conversation as a transcript, or the reason why it cannot be probed.
+
+    Raises:
+        DataError: it is no list of messages, or a role has a name that is not known.
+    """
+    if not isinstance(conversation, list) or not conversation:
+        raise DataError(f"{where}: an empty conversation, expected a list of messages")
+    system: list[str] = []
+    turns: list[Message] = []
+    silent = False
+    for number, message in enumerate(conversation, start=1):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
+            raise DataError(f"{where}: message {number} is no {{role, content}} and no {{from, value}}")
+        role, content = message["role"], message["content"]
+        if role not in (*ROLES, *_TOOL_ROLES):
+            raise DataError(
+                f"{where}: message {number} has the role {role!r}, expected user or assistant (also read: {', '.join(ROLES)}); "
+                "rename the roles in the file"
+            )
+        if role in _TOOL_ROLES or message.get("tool_calls"):
+            return TOOLS
+        if not isinstance(content, str | None):
+            return NO_TEXT
+        if not content or not content.strip():
+            silent |= role == "assistant"
+            continue
+        if role == "system":
+            system.append(content)
+        elif turns and turns[-1]["role"] == role == "user" and silent:
+            return EMPTY  # the user's messages around an empty answer are no neighbours
+        elif turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += f"\n\n{content}"
+        else:
+            turns.append({"role": role, "content": content, "after_system": len(system)})
+            silent = False
+    opened = bool(turns) and turns[0]["role"] == "assistant"
+    turns = turns[opened:]
+    last = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=0)
+    if last == 0:
+        return NO_REACTION
+    # The author of the answer had not seen later system messages.
+    seen = "\n\n".join(system[: turns[last - 1]["after_system"]])
+    first = [{"role": "system", "content": seen}] if seen else []
+    *context, reply, actual = check_messages([*first, *turns[: last + 1]], where)
+    return Transcript(tuple(context), reply["content"].strip(), actual["content"].strip(), opened)

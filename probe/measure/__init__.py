@@ -1,1 +1,0 @@
-"""Measuring one model: the run, its measures, perturbations and the store of its results."""

@@ -1,0 +1,1 @@
+"""Model folders, their weights, and markers of finished ones."""

@@ -1,0 +1,172 @@
+"""Completion markers of checkpoints and of training runs.
+
+A checkpoint counts only with its marker, `complete.json`, which is written last, by rename, with the size of every file, after
+all processes have saved. Training resumes from such checkpoints only, and `probe watch` measures no others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.files import read_json, write_json
+
+SCHEMA = 1
+MARKER = "complete.json"
+STATE = "trainer_state.json"
+FINISHED = "finished.json"
+ASIDE = "set-aside-"
+KEPT = ".kept"
+"""The folder in RUN_DIR/probe with models of checkpoints that `probe watch` has not measured yet."""
+
+
+def mark_complete(folder: Path, step: int, launch: dict[str, int] | None = None) -> None:
+    """Write the marker. Call it on one process, after all of them have written their files.
+
+    The files are synced to disk first, so that after a power cut no marker stands for files that are lost.
+
+    Args:
+        launch: The launch that saved the checkpoint (train/resume.py). Markers of older runs have none.
+    """
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_marker(path, folder)]
+    for path in files:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    saved_by = {} if launch is None else {"launch": launch}
+    write_json(folder / MARKER, {"schema": SCHEMA, "step": step, **saved_by, "files": sizes})
+
+
+def is_complete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
+    """Return None for a complete checkpoint, else the reason why it is not complete.
+
+    Args:
+        left_out: Prefixes of file names that need not exist.
+    """
+    if not folder.is_dir():
+        return "no such folder"
+    if not (folder / MARKER).is_file():
+        return f"no {MARKER}, so saving it was interrupted"
+    try:
+        marker = read_json(folder / MARKER)
+        int(marker["step"])
+        sizes = {str(name): int(size) for name, size in marker["files"].items()}
+    except (DataError, KeyError, TypeError, ValueError, AttributeError):
+        return f"its {MARKER} cannot be read"
+    for name, size in sizes.items():
+        if left_out and name.startswith(left_out):
+            continue
+        try:
+            actual = (folder / name).stat().st_size
+        except OSError:
+            return f"{name} is missing"
+        if actual != size:
+            return f"{name} has {actual} bytes, {size} were saved"
+    if STATE in sizes:
+        try:
+            read_json(folder / STATE)
+        except DataError:
+            return f"its {STATE} cannot be read"
+    return None
+
+
+def list_checkpoints(run_dir: Path) -> list[tuple[int, Path]]:
+    """Return every folder `checkpoint-N` of a run as (N, folder), newest first, complete or not."""
+    return numbered(run_dir, "checkpoint")
+
+
+def newest_complete(run_dir: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """Return the newest complete checkpoint of a run, or None, and the newer checkpoints, each with its reason."""
+    skipped: list[tuple[Path, str]] = []
+    for _, folder in list_checkpoints(run_dir):
+        reason = is_complete(folder)
+        if reason is None:
+            return folder, skipped
+        skipped.append((folder, reason))
+    return None, skipped
+
+
+def none_complete(skipped: list[tuple[Path, str]]) -> str:
+    """Return a message for a folder in which `newest_complete` found none."""
+    return "no complete checkpoint in it" + (f" ({skipped[0][0].name}: {skipped[0][1]})" if skipped else "")
+
+
+# What `keep` leaves out: prefixes of the names of files that only training reads.
+_TRAINING_STATE = ("optimizer", "scheduler", "scaler", "rng_state", "global_step")
+
+
+def keep(checkpoint: Path, kept: Path) -> None:
+    """Link a complete checkpoint's model files into the folder `kept`, which rotation (`save_total_limit`) does not delete.
+
+    A hard link needs no space while the checkpoint exists. Files are copied if links are impossible. A checkpoint that was
+    saved again replaces the older one.
+
+    Raises:
+        OSError: The checkpoint was deleted meanwhile, or there is no room for a copy.
+    """
+    if saved_at(kept) == saved_at(checkpoint) is not None:
+        return
+    making = kept.with_name(f".{kept.name}")
+    shutil.rmtree(making, ignore_errors=True)
+    try:
+        state = shutil.ignore_patterns(*(f"{name}*" for name in _TRAINING_STATE))
+        shutil.copytree(checkpoint, making, ignore=state, copy_function=_link)
+        if (reason := is_complete(making, _TRAINING_STATE)) is not None:
+            raise FileNotFoundError(f"{checkpoint} was deleted meanwhile: {reason}")
+        shutil.rmtree(kept, ignore_errors=True)
+        making.rename(kept)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without hard links
+        shutil.copy2(source, target)
+
+
+def saved_at(folder: Path) -> int | None:
+    """Return when a checkpoint was saved, in nanoseconds, or None without a marker. A kept checkpoint keeps the time."""
+    try:
+        with (folder / MARKER).open("rb") as file:  # NFS answers `stat` from a cache, but asks the server for an `open`
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return None
+
+
+def finish_run(run_dir: Path, step: int, recipe_sha256: str, **facts: Any) -> None:
+    """Write `finished.json`, the last file of a run: it has trained all its steps with this recipe."""
+    write_json(run_dir / FINISHED, {"schema": SCHEMA, "step": step, "recipe_sha256": recipe_sha256, **facts})
+
+
+def finished(run_dir: Path) -> dict[str, Any] | None:
+    """Return what `finish_run` wrote, or None for a run that has not finished. Raises DataError for a damaged file."""
+    path = run_dir / FINISHED
+    facts = read_json(path) if path.is_file() else None
+    if facts is not None and not (isinstance(facts, dict) and "step" in facts):
+        raise DataError(f"{path}: has no `step`, so the file is damaged; delete it to resume the run")
+    return facts
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a folder to `set-aside-NAME`, so that nothing uses it any more, and return its new path."""
+    names = [f"{ASIDE}{folder.name}", *(f"{ASIDE}{folder.name}.{number}" for number in range(2, 1000))]
+    target = next(folder.with_name(name) for name in names if not folder.with_name(name).exists())
+    return folder.rename(target)
+
+
+def _is_marker(path: Path, folder: Path) -> bool:
+    return path.parent == folder and (path.name == MARKER or path.name.startswith(f".{MARKER}."))
+
+
+def numbered(parent: Path, prefix: str) -> list[tuple[int, Path]]:
+    """Return (N, folder) of the folders `PREFIX-N` in `parent`, highest first."""
+    if not parent.is_dir():
+        return []
+    named = [(re.fullmatch(rf"{prefix}-(\d+)", path.name), path) for path in parent.iterdir() if path.is_dir()]
+    return sorted(((int(match[1]), path) for match, path in named if match), reverse=True)

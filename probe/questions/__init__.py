@@ -1,0 +1,1 @@
+"""Question sets, problems in pieces, and the protocol of simulated users."""

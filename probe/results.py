@@ -1,0 +1,487 @@
+"""Finished probe runs as typed objects: results.json (schema 1) and the values of samples.jsonl.
+
+`nextturn.probe.measures.one_turn` counts the figures that results.json holds and `nextturn.probe.store` writes the
+file. This module is its only schema for readers. Fields that it does not name are ignored, so files of older versions are
+still read.
+
+Every number of a run has a `Metric` as its key. `Results.figures` lists the numbers of results.json, and `Samples.values`
+holds the values behind the rates item by item, which paired differences need.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nextturn.probe.command.errors import BadInput, DataError
+from nextturn.probe.command.files import read_json, read_jsonl
+from nextturn.probe.command.terminal import printable, say
+from nextturn.probe.engines.stored import Row
+from nextturn.probe.judges.verdicts import GENUINE
+from nextturn.probe.kept import Texts, restored, samples_file, texts_in
+from nextturn.probe.measures.one_turn import CLARIFY, accuracy_figures, clarify_figures, clarify_right, followup_figures
+from nextturn.probe.measures.several_turns import DOUBTED, doubted_figures, on_the_way, sharded_figures
+from nextturn.probe.models.checkpoints import newest_complete, numbered
+from nextturn.probe.models.folders import ModelInfo
+from nextturn.probe.stats import Estimate
+
+SCHEMA = 1
+
+
+class Metric(NamedTuple):
+    """The key of a number of a run.
+
+    Attributes:
+        measure: "accuracy"; "outcome" (how the answers of accuracy ended); "clarify"; "sharded"; "doubted"; user turns as "followup", "perturbed"
+            (follow-up after a perturbed answer) or "actual" (the real turns of a transcript set); "grounding".
+        set: Name of the question set.
+        name: "lenient" or "strict"; an outcome; "ask_when_needed" or "answer_when_complete"; "full", "concat" and the other
+            fields of `ShardedResults`; "kept" or "corrected"; "rate", "unscored",
+            "label:new_task" and so on of user turns; "AUC" or "label:new_task" of grounding.
+        temperature: Decoding of the user turns, such as "T=0.7"; "" for every other measure.
+        perturbation: What was done to the answer before the user turn, or "none".
+    """
+
+    measure: str
+    set: str
+    name: str
+    temperature: str = ""
+    perturbation: str = "none"
+
+
+# --- The schema of results.json. Its rates are {"value", "ci95"}; the number of observations stands once for several of them.
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+
+class _Counted(_Frozen):
+    """Rates with one number of observations."""
+
+    n: int
+
+    def figures(self) -> dict[str, Estimate]:
+        return {name: replace(rate, n=self.n) for name, rate in self if isinstance(rate, Estimate)}
+
+
+class AccuracyResults(_Counted):
+    strict: Estimate
+    lenient: Estimate
+    outcomes: dict[str, int]
+
+    def figures(self) -> dict[str, Estimate]:
+        return dict(reversed(super().figures().items()))  # lenient first
+
+
+class ClarifyResults(_Counted):
+    ask_when_needed: Estimate
+    answer_when_complete: Estimate
+
+
+class ShardedResults(_Counted):
+    """A problem whole, as one message of its pieces, and piece by piece; `several_turns.on_the_way` has the other rates."""
+
+    full: Estimate
+    concat: Estimate
+    sharded: Estimate
+    sharded_minus_full: Estimate
+    any_attempt: Estimate
+    answered_early: Estimate
+    asked: Estimate
+    right_lost: Estimate
+    strict_full: Estimate
+    strict_concat: Estimate
+    strict_sharded: Estimate
+    tokens: dict[str, float]
+    not_ended: int
+
+
+class DoubtedResults(_Frozen):
+    """Right answers that were kept and wrong ones that were corrected after the user claimed another result."""
+
+    n_right: int
+    kept: Estimate
+    n_wrong: int
+    corrected: Estimate
+
+    def figures(self) -> dict[str, Estimate]:
+        return {"kept": replace(self.kept, n=self.n_right), "corrected": replace(self.corrected, n=self.n_wrong)}
+
+
+class FollowupResults(_Frozen):
+    """User turns of one set, perturbation and temperature, or the real ones of a transcript set.
+
+    `rate` is the share of genuine follow-ups among the judged turns, `grounding` is in nats per token, and
+    `changed_text` is the share of turns whose text the perturbation changed. `repeated` is the share of all turns that come word for word on
+    three or more items, `most_repeated` the most frequent of them.
+    """
+
+    n_total: int
+    n_judged: int
+    rate: float | None
+    ci95: tuple[float, float] | None
+    labels: dict[str, int]
+    unscored: dict[str, int]
+    role_consistency: float | None = None
+    specificity: float | None = None
+    repeated: float | None = None
+    most_repeated: str = ""
+    grounding: Estimate | None = None
+    changed_text: Estimate | None = None
+
+    def figures(self) -> dict[str, Estimate]:
+        """Return the follow-up rate, the share of each label among judged turns, and what else was measured."""
+        n = self.n_judged
+        return {
+            "rate": Estimate(self.rate, self.ci95, n),
+            **{f"label:{label}": share(count, n) for label, count in self.labels.items()},
+            "unscored": share(sum(self.unscored.values()), self.n_total),
+            "role_consistency": Estimate(self.role_consistency, None, n),
+            "specificity": Estimate(self.specificity, None, n),
+            "repeated": Estimate(self.repeated, None, self.n_total),
+            **({"grounding": replace(self.grounding, n=self.n_total)} if self.grounding else {}),
+            **({"changed_text": replace(self.changed_text, n=self.n_total)} if self.changed_text else {}),
+        }
+
+
+class ProbedSet(_Frozen):
+    sha256: str
+    n: int
+    measures: tuple[str, ...] = ()
+    grader: str | None = None
+
+
+class ProbeSettings(BaseModel):
+    """How a run was measured. Only the sets have a fixed shape; every other key is compared as a whole."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    sets: dict[str, ProbedSet] = Field(default_factory=dict)
+
+    @property
+    def others(self) -> dict[str, Any]:
+        return self.model_extra or {}
+
+
+class Results(_Frozen):
+    """The content of results.json; rates lie in [0, 1]. `followup` is by set, perturbation and temperature."""
+
+    model: ModelInfo
+    settings: ProbeSettings
+    accuracy: dict[str, AccuracyResults] = Field(default_factory=dict)
+    clarify: dict[str, ClarifyResults] = Field(default_factory=dict)
+    followup: dict[str, dict[str, dict[str, FollowupResults]]] = Field(default_factory=dict)
+    actual: dict[str, FollowupResults] = Field(default_factory=dict)
+    sharded: dict[str, ShardedResults] = Field(default_factory=dict)
+    doubted: dict[str, DoubtedResults] = Field(default_factory=dict)
+
+    def figures(self) -> dict[Metric, Estimate]:
+        """Return every number that was measured."""
+        found: dict[Metric, Estimate] = {}
+
+        def add(measure: str, name: str, figures: dict[str, Estimate], *where: str) -> None:
+            known = ((key, estimate) for key, estimate in figures.items() if estimate.value is not None)
+            found.update((Metric(measure, name, key, *where), estimate) for key, estimate in known)
+
+        for name, accuracy in self.accuracy.items():
+            add("accuracy", name, accuracy.figures())
+            add("outcome", name, {outcome: share(count, accuracy.n) for outcome, count in accuracy.outcomes.items()})
+        for measure in ("clarify", "sharded", "doubted"):
+            for name, of_set in getattr(self, measure).items():
+                add(measure, name, of_set.figures())
+        for name, perturbations in self.followup.items():
+            for perturbation, temperatures in perturbations.items():
+                for at, turns in temperatures.items():
+                    add(_followup(perturbation), name, turns.figures(), at, perturbation)
+        for name, turns in self.actual.items():
+            add("actual", name, turns.figures())
+        return found
+
+
+def _followup(perturbation: str) -> str:
+    return "followup" if perturbation == "none" else "perturbed"
+
+
+def share(count: int, n: int) -> Estimate:
+    """Return `count / n` without an interval, and no value if `n` is 0."""
+    return Estimate(count / n if n else None, None, n)
+
+
+_COUNT = {
+    "accuracy": accuracy_figures,
+    "clarify": clarify_figures,
+    "actual": followup_figures,
+    "sharded": sharded_figures,
+    "doubted": doubted_figures,
+}
+
+
+def count_figures(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the measures of results.json, counted from the rows of samples.jsonl alone."""
+    counted: dict[str, Any] = {"accuracy": {}, "clarify": {}, "followup": {}}
+    groups: dict[tuple[str, str, str, float], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["kind"], row["set"], row["perturbation"], row["temperature"]].append(row)
+    for (kind, name, perturbation, temperature), group in groups.items():
+        if kind == "followup":
+            of_perturbation = counted[kind].setdefault(name, {}).setdefault(perturbation, {})
+            of_perturbation[f"T={temperature}"] = followup_figures(group)
+        else:
+            counted.setdefault(kind, {})[name] = _COUNT[kind](group)
+    return counted
+
+
+# --- Reading finished runs.
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity, so that results computed from it can be cached
+class Samples:
+    """The values of samples.jsonl that a comparison needs.
+
+    Attributes:
+        values: The values behind each rate, by item.
+        grounding: (item, label, nats per token) of every labelled, unperturbed user turn, by set.
+    """
+
+    values: dict[Metric, dict[str, list[float]]]
+    grounding: dict[str, list[tuple[str, str, float]]]
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run under the name that a comparison gives it.
+
+    Attributes:
+        samples: None where samples.jsonl is missing.
+        start: The name of the run that measured what this training run started from, if it is another run's checkpoint.
+        texts: The questions of kept runs; None shows their ids.
+        trainings: The runs of "A+B", which are taken together as one; () for a run of its own.
+    """
+
+    folder: Path
+    name: str
+    results: Results
+    samples: Samples | None
+    start: str = ""
+    texts: Texts | None = None
+    trainings: tuple[FinishedRun, ...] = ()
+
+    @property
+    def parts(self) -> tuple[FinishedRun, ...]:
+        """The runs that this run consists of: the trainings, or the run itself."""
+        return self.trainings or (self,)
+
+    def rows(self) -> Iterator[tuple[int, Row]]:
+        """Yield (index in `parts`, row) of samples.jsonl, with the text of questions or their ids."""
+        for place, part in enumerate(self.parts):
+            path = samples_file(part.folder)
+            yield from ((place, restored(row, self.texts, f"{path}:{line}")) for line, row in read_jsonl(path))
+
+
+def load_runs(folders: Sequence[Path], questions: Sequence[str] = ()) -> tuple[FinishedRun, ...]:
+    """Load finished runs in the order given and give each a name that no other has.
+
+    The base of a training run is left out if it is an earlier run's checkpoint, measured in the same way: RL begins where SFT
+    ended.
+
+    Args:
+        folders: Probe runs; training runs, which stand for all of their finished probes; or "A+B", the probe runs of several
+            trainings of one recipe, which are taken together. Among several runs, what is no run is left out with a message.
+        questions: Question sets whose text is shown in place of the ids in kept runs.
+
+    Raises:
+        BadInput: No folder is given, one is given twice, one holds no finished run of schema 1, or runs that are taken
+            together were measured on different things.
+        DataError: A file is broken or samples.jsonl holds a row that no probe run writes.
+    """
+    if not folders:
+        raise BadInput("no run folder is given; expected one or more that `nextturn probe run` made")
+    texts = texts_in(questions) if questions else None
+    asked = {Path(folder) for folder in folders}
+    folders = [probe for folder in _runs_among([Path(folder) for folder in folders]) for probe in expand(folder)]
+    all_parts = (part.resolve() for folder in folders for part in _trainings(folder))
+    twice = [folder for folder, count in Counter(all_parts).items() if count > 1]
+    if twice:
+        raise BadInput(f"{twice[0]}: this folder is given more than once; give each run once")
+    kept: dict[Path, Results] = {}
+    starts: dict[Path, Path] = {}  # of a training run's probes: the checkpoint that it started from
+    for folder in folders:
+        found = read_results(folder)
+        twin = next((other for other, known in kept.items() if _is_start(found, known)), None)
+        if twin is None or folder in asked:
+            kept[folder] = found
+        else:
+            starts[folder.resolve().parent] = twin
+    names = dict(zip(kept, run_names(list(kept), list(kept.values())), strict=True))
+
+    def run(folder: Path, found: Results) -> FinishedRun:
+        start = names[starts[folder.resolve().parent]] if found.model.step and folder.resolve().parent in starts else ""
+        parts = _trainings(folder)
+        each = [FinishedRun(part, str(part), read_results(part), None) for part in parts] if len(parts) > 1 else ()
+        samples = read_samples(*map(samples_file, parts))
+        return FinishedRun(folder, names[folder], found, samples, start, texts, tuple(each))
+
+    return tuple(run(folder, found) for folder, found in kept.items())
+
+
+def _runs_among(folders: list[Path]) -> list[Path]:
+    """Return the folders that hold runs. A pattern such as recipes/results/* also names other things.
+
+    A name of nothing stays and is an error later. With fewer than two runs everything stays, because a name may be wrong.
+    """
+    marks = ("results.json", "manifest.json", "samples.jsonl", "*/results.json", "probe", "checkpoint-*")
+    runs = [folder for folder in folders if not folder.exists() or any(any(folder.glob(mark)) for mark in marks)]
+    others = [str(folder) for folder in folders if folder not in runs]
+    if len(runs) < 2 or not others:
+        return folders
+    say(f"left out, because no probe run is in it: {', '.join(others)}")
+    return runs
+
+
+def _trainings(folder: Path) -> list[Path]:
+    """Return the folders of "A+B", trainings of one recipe that are taken together as one run, else the folder itself."""
+    return [folder] if folder.exists() else [Path(part) for part in str(folder).split("+")]
+
+
+def _results_of_all(folders: Sequence[Path]) -> Results:
+    """Count the rows of several trainings as one run, whose intervals take all observations of an item as one cluster."""
+    each = [read_results(folder) for folder in folders]
+    rows = [[row for _, row in read_jsonl(samples_file(folder))] for folder in folders]
+    keys = ("kind", "set", "perturbation", "temperature")
+    if len({frozenset(tuple(row[key] for key in keys) for row in of_one) for of_one in rows}) > 1:
+        raise BadInput(f"{'+'.join(map(str, folders))}: these runs hold different measures, so they have no mean")
+    models = [found.model for found in each]
+    path, label = ("+".join(dict.fromkeys(getattr(model, key) for model in models)) for key in ("path", "label"))
+    step = models[0].step if len({model.step for model in models}) == 1 else None
+    counted = count_figures([{**row, "training": place} for place, of_one in enumerate(rows) for row in of_one])
+    model = asdict(ModelInfo(path, label, step, None, models[0].template_sha256))
+    return Results.model_validate({"model": model, "settings": each[0].settings.model_dump(), **counted})
+
+
+def _is_start(found: Results, known: Results) -> bool:
+    """Return True if `found` is a training run's base and `known` a checkpoint with the same weights, measured alike."""
+    weights = found.model.weights_sha256
+    same = weights is not None and weights == known.model.weights_sha256 and found.settings == known.settings
+    return same and found.model.step == 0 and bool(known.model.step)
+
+
+def expand(folder: Path) -> list[Path]:
+    """Return the finished probes of a training run (base first, then by step), or the folder itself."""
+    probes = [folder / "probe" / "base", *(probe for _, probe in reversed(numbered(folder / "probe", "step")))]
+    finished = [probe for probe in probes if (probe / "results.json").is_file()]
+    return finished if finished and not (folder / "results.json").is_file() else [folder]
+
+
+def read_results(folder: Path) -> Results:
+    """Read the results.json of a finished run, or count those of "A+B".
+
+    Raises:
+        BadInput: There is no such folder, the run is unfinished, or the file has another schema or shape.
+        DataError: The file is not JSON.
+    """
+    if len(parts := _trainings(folder)) > 1:
+        return _results_of_all(parts)
+    path = folder / "results.json"
+    if not path.is_file():
+        if (folder / "manifest.json").exists() or (folder / "samples.jsonl").exists():
+            raise BadInput(f"{folder}: the run is unfinished; `nextturn probe run` with --out {folder} resumes it")
+        inside = " ".join(sorted(str(path.parent) for path in folder.glob("*/results.json")))
+        hint = f"; did you mean {inside}?" if inside else ""
+        newest, _ = newest_complete(folder)
+        if newest and not (folder / "probe").is_dir():
+            hint = f"; this run was trained without a probe: `nextturn probe run {newest} ... --out DIR` measures it"
+        raise BadInput(f"{folder}: no results.json here; expected a folder that `nextturn probe run` made{hint}")
+    content = read_json(path)
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        raise BadInput(f"{path}: schema {schema!r}, but this version reads schema {SCHEMA}; probe the model again")
+    try:
+        return Results.model_validate(content)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(printable(str(part)) for part in problem["loc"])
+        raise BadInput(f"{path}: {where}: {problem['msg']}; probe the model again") from None
+
+
+def read_samples(*paths: Path) -> Samples | None:
+    """Read the samples.jsonl of one or more trainings, or return None if one is missing. Unchanged files are read once.
+
+    Raises:
+        DataError: With file and line, for a row that no probe run writes.
+    """
+    if not all(path.exists() for path in paths):
+        return None
+    return _read_samples(*((path.absolute(), path.stat().st_mtime_ns, path.stat().st_size) for path in paths))
+
+
+@cache  # training compares its runs again after every checkpoint
+def _read_samples(*versions: tuple[Path, int, int]) -> Samples:
+    values: dict[Metric, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    grounding: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
+    for file, number, row in ((path, number, row) for path, *_ in versions for number, row in read_jsonl(path)):
+        try:
+            for metric, value in _values(row):
+                values[metric][str(row["item"])].append(float(value))
+            plain_turn = row["kind"] == "followup" and row["perturbation"] == "none"
+            if plain_turn and row["label"] is not None and row["grounding"] is not None:
+                grounding[row["set"]].append((str(row["item"]), row["label"], float(row["grounding"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{file}:{number}: not a row of a probe run ({error!r})") from None
+    return Samples({metric: dict(by_item) for metric, by_item in values.items()}, dict(grounding))
+
+
+def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
+    """Yield the rates that a row counts in, with its value; nothing for a row without a score."""
+    kind, name = row["kind"], row["set"]
+    if kind == "accuracy":
+        yield from ((Metric(kind, name, scoring), row[scoring]) for scoring in ("lenient", "strict"))
+    elif kind == "clarify":
+        yield Metric(kind, name, CLARIFY[row["condition"]]), clarify_right(row)
+    elif kind == "sharded":
+        condition = row["condition"]
+        yield Metric(kind, name, condition), row["lenient"]
+        yield Metric(kind, name, f"strict_{condition}"), row["strict"]
+        if condition == "sharded":
+            yield from ((Metric(kind, name, event), value) for event, value in on_the_way(row).items())
+    elif kind == "doubted":
+        yield Metric(kind, name, DOUBTED[row["condition"]]), row["lenient"]
+    elif kind not in ("followup", "actual"):
+        raise ValueError(f"kind {kind}")
+    elif row["label"] is not None:
+        turn = (f"T={float(row['temperature'])}", row["perturbation"])
+        metric = Metric(_followup(turn[1]), name, "rate", *turn) if kind == "followup" else Metric(kind, name, "rate")
+        yield metric, row["label"] == GENUINE
+
+
+def run_names(folders: Sequence[Path], results: Sequence[Results]) -> list[str]:
+    """Return a name for each run: its label and step, after its folder where that alone is not unique.
+
+    The checkpoints of one training run are named alike: all of them with their folder, or none.
+    """
+    plain, families = [], []
+    for folder, model in zip(folders, (result.model for result in results), strict=True):
+        names_step = not model.step or re.search(rf"(?<!\d){model.step}(?!\d)", model.label)
+        plain.append(printable(model.label if names_step else f"{model.label} step-{model.step}") or "unnamed")
+        families.append(folder.absolute().parent if model.step else folder.absolute())
+    counts = Counter(plain)
+    unclear = {family for family, name in zip(families, plain, strict=True) if counts[name] > 1}
+    trained = {family for family, name in zip(families, plain, strict=True) if re.fullmatch(r"step-\d+", name)}
+    unclear |= trained if len(trained) > 1 else set()  # step-39 and step-40 of two stages look like one run
+    root = os.path.commonpath([folder.absolute().parent for folder in folders])
+    names: list[str] = []
+    for folder, family, name in zip(folders, families, plain, strict=True):
+        # RUN/probe/step-N says no more than RUN/step-N.
+        above = [part for part in folder.absolute().relative_to(root).parts if part != "probe"]
+        above = above[:-1] if above[-1:] == [name] else above
+        whole = printable("/".join((*above, name))) if family in unclear else name
+        names.append(whole if whole not in names else f"{whole} ({len(names) + 1})")
+    return names

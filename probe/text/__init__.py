@@ -1,0 +1,1 @@
+"""Chat templates, words, and answers in text."""

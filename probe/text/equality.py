@@ -1,0 +1,195 @@
+r"""Decide whether two answers are the same: by text, then as numbers, then by math-verify.
+
+math-verify compares formulas. This module adds what it lacks: units, per cent, factors in words, bases, other ways to write a
+number, and signs of Unicode. math-verify runs in another process with a time limit, because a model can write an answer that
+keeps algebra busy for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from nextturn.probe.command.errors import NextturnError
+
+_SECONDS, _MOST_MEMORY = 3.0, 4 * 2**30
+
+
+def same_answer(given: str | None, reference: str) -> bool:
+    """Return True if `given` equals `reference`; False for None, and if algebra reaches its time limit."""
+    return given is not None and compare_answers(given, reference) is True
+
+
+def same_at_sight(given: str, reference: str) -> bool | None:
+    """Compare two answers by text and numbers; None if only algebra can decide."""
+    return _any(_at_sight(*pair) for pair in _pairs(given, reference))
+
+
+@functools.lru_cache(maxsize=4096)
+def compare_answers(given: str, reference: str) -> bool | None:
+    """Return whether two answers are the same; None if algebra needs more than _SECONDS of processor time."""
+    seen = same_at_sight(given, reference)
+    return _any(_algebra(*pair) for pair in _pairs(given, reference)) if seen is None else seen
+
+
+def _any(verdicts: Iterable[bool | None]) -> bool | None:
+    found = set(verdicts)
+    return True if True in found else None if None in found else False
+
+
+# --- What is written differently and means the same
+
+_SIGNS = str.maketrans({"−": "-", "–": "-", "⁄": "/", "÷": "/", "。": ".", "、": ","} | {sign: f"\\{name} " for sign, name in zip(
+    "×·⋅π∞∪∩≤≥≠", ["times", "cdot", "cdot", "pi", "infty", "cup", "cap", "le", "ge", "ne"], strict=True)})  # fmt: skip
+_POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_FACTORS = {name: rf"\cdot 10^{{{power}}}" for name, power in _POWERS.items()}
+_FACTORS |= {"dozen": r"\cdot 12", "pi": r"\cdot \pi ", "squared": "^2", "cubed": "^3"}
+FACTORS = "|".join(_FACTORS)
+FUNCTIONS = r"(?:arc)?(?:sin|cos|tan|sec|csc|cot)h?|log|ln|exp|sqrt|max|min|gcd|lcm"
+TEXT = r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|boldsymbol|mbox|hbox)\s*\{"
+_REWRITTEN = [(re.compile(pattern), to) for pattern, to in (
+    (rf"^{TEXT}([^{{}}]*)\}}$", r"\1"),
+    (r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z])|)", r"\\sqrt{\1\2}"),
+    (r"(?<!\\)\\[()\[\]]|\\?\$", ""),
+    (r",\\!\s*(?=\d{3}(?!\d))|\\!|(?<=\d)(?:\\[, ]|\{,\}|~)(?=\d{3}(?!\d))", ""),
+    (r"^([+-]?\d{1,3})((?: \d{3})+)(?=$|\.\d|\s*[^\d\s/.,;])", lambda found: found[1] + found[2].replace(" ", "")),
+    (r"^([+-]? ?\d*)\\[dt]?frac ?(?:\{(\d+)\} ?\{(\d+)\}|(\d) ?(\d))(?=$|\s*\\?%|\s*\\text)", r"\1 \2\4/\3\5"),
+    (r"^\\begin\{([pbv]?matrix)\}([^&]*)\\end\{\1\}$", lambda found: f"({found[2].replace(chr(92) * 2, ',')})"),
+    (r"(?<!\\)\\[,;: ]|~", " "),
+    (r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)\s*([CF]?)$", r"\\text{degrees\1}"),
+    (rf"\s*(?:{TEXT}\s*)?(?:\bper ?cent(?:age)?|\bpct|\\?%)\s*\}}?$", "%"),
+    (rf"(?<=[\d}})])[\s-]*({TEXT}\s*)?\b({FACTORS})\b(\s*\}})?", lambda found: _FACTORS[found[2]] + (found[1] if found[1] and not found[3] else "")),
+    (r"(?<=\d) ?(?:\\times|\\cdot|\*) ?10 ?\^ ?(?:\{([+-]?\d{1,3})\}|(\d)(?!\d))", r"e\1\2"))]  # fmt: skip
+# The comma of a pair, an interval or a list stands between numbers and not in one.
+_SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\d{4,},")
+# A unit is a word set apart: in "3x", "2i" and "3 n" the letter is part of the answer.
+_WORD = rf"(?!(?:{FUNCTIONS}|mod|and|or)\b)(?:[A-Za-z]{{3,}}|[ck]?m/[a-z]+|[ckm]m|[km]g|[mc]l|lb|oz|ft|in|yd|mi|hr|sq|cu|[ap]\.?m\b|(?<= )[msghL]\b)\.?"
+_UNIT = re.compile(rf"(?:(?<=\S)\s*{TEXT}([^{{}}]*)\}}|(?<=[\d}})]) ?({_WORD}(?: [A-Za-z./]+)*+))\s*(?:\^\s*\{{?(\d)\}}?)?$")  # fmt: skip
+WRAPPED = re.compile(rf"{TEXT}([^{{}}]*)\}}")
+_BASED = re.compile(rf"(\d[\dA-F]*) ?_\s*\{{?\s*(?:{TEXT})?\s*(\w+)[\s}}]*")
+_NUMBER = re.compile(r"([+-]?) ?(?:(\d+) +(?=\d+/\d))?(\d+\.?\d*|\.\d+)(?:/(\d+))?(?:e([+-]?\d{1,3}))?")
+
+
+def _plain(answer: str) -> str:
+    """Return an answer without what stands around it, with one way to write signs, numbers, factors, per cent and degrees."""
+    answer = re.sub("[⁰¹²³⁴-⁹⁻]+", lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", answer)
+    answer = unicodedata.normalize("NFKC", re.sub("([¼-¾⅐-⅞])", r" \1 ", answer)).translate(_SIGNS)
+    for pattern, to in _REWRITTEN:
+        answer = pattern.sub(to, answer.strip(" \n*`").rstrip(".,;"))
+    answer = answer.strip().rstrip(".,; ")
+    return answer if _SEVERAL.search(answer) else re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
+
+
+def _apart(answer: str) -> tuple[str, str]:
+    """Return an answer's value and its unit, "" if it has none."""
+    plain = _plain(answer)
+    unit = _UNIT.search(plain)
+    if plain.endswith("%") or unit is None or not re.search(r"\d", plain[: unit.start()]):
+        value, name = plain.removesuffix("%").strip(), "%" * plain.endswith("%")
+    else:
+        value, name = plain[: unit.start()].strip(), (unit[1] or unit[2]).casefold()
+        power = unit[3] or {"sq": "2", "cu": "3"}.get(name.strip()[:2], "1")
+        name = re.sub(r"\b(?:squares?|sq|cubic|cu)\b|[^a-z]", "", name) + power
+    return value if (number := _as_number(value)) is None else str(number), name
+
+
+def _pairs(given: str, reference: str) -> list[tuple[str, str]]:
+    """Return the pairs of values of which one has to be equal; none if one is empty or their units differ."""
+    if given == reference or max(len(given), len(reference)) > 2000:
+        return [("", "")] if given == reference and given.strip() else []
+    (value, unit), (wanted, wanted_unit) = _apart(given), _apart(reference)
+    both = unit and wanted_unit
+    if not value or not wanted or (both and not (_shortens(unit, wanted_unit) or _shortens(wanted_unit, unit))):
+        return []
+    if "%" in (unit, wanted_unit) and not both:
+        share = (f"({value})/100", wanted) if unit else (value, f"({wanted})/100")
+        return [share, (value, wanted)] if re.fullmatch(r"[+-]?\d+", value if unit else wanted) else [share]
+    return [(value, wanted)]
+
+
+def _shortens(unit: str, longer: str) -> bool:
+    """Return True if a unit is an abbreviation or the singular of another: its letters come there in order."""
+    letters = iter(longer)
+    return unit[0] == longer[0] and unit[-1] == longer[-1] and all(letter in letters for letter in unit)
+
+
+def _at_sight(given: str, reference: str) -> bool | None:
+    if given == reference or (given.isalpha() and len(given) > 1 and given.casefold() == reference.casefold()):
+        return True
+    based, wanted = _BASED.fullmatch(given), _BASED.fullmatch(reference)
+    if based and wanted:
+        return based[1] == wanted[1] and not (based[2] != wanted[2] and (based[2] + wanted[2]).isdigit())
+    if based or wanted:  # a base that is only left out is no other one
+        return wanted is not None and given == wanted[1]
+    number, right = _as_number(given), _as_number(reference)
+    if number is None and right is not None and re.fullmatch(r"[+-]?\d+,\d+", given):
+        number = _as_number(given.replace(",", "."))  # a comma for the point
+    return number == right if None not in (number, right) else None
+
+
+def is_number(answer: str) -> bool:
+    """Return True for an answer that is one number, with or without a unit."""
+    return _as_number(_apart(answer)[0]) is not None
+
+
+def _as_number(value: str) -> Fraction | None:
+    if not (match := _NUMBER.fullmatch(value)) or len(value) > 400 or (match[4] and not int(match[4])):
+        return None
+    size = Fraction(match[3]) / int(match[4] or 1) * Fraction(10) ** int(match[5] or 0) + int(match[2] or 0)
+    return -size if match[1] == "-" else size
+
+
+# --- Algebra in another process, which the system ends when a comparison takes too long: what a model wrote, such as
+# 10^{10^{10}}, can keep algebra busy where no signal of Python's is heard. Threads take turns; a fork starts its own process.
+
+_lock, _processes = threading.Lock(), dict[int, Any]()
+
+
+def same_by_algebra(given: str, reference: str) -> bool:
+    """Return what math-verify says, which may take for ever."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    # Units are compared already. math-verify takes the "t" of "5t" for one.
+    config = replace(LatexExtractionConfig().normalization_config, units=False)
+    kinds = (LatexExtractionConfig(normalization_config=config), ExprExtractionConfig())
+    gold, target = (parse(f"\\boxed{{{each}}}", kinds, parsing_timeout=None) for each in (reference, given))
+    return bool(gold and target and verify(gold, target, allow_set_relation_comp=True, timeout_seconds=None))
+
+
+def _algebra(given: str, reference: str) -> bool | None:
+    with _lock:
+        if os.getpid() not in _processes:
+            code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({_SECONDS})"
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            process: Any = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
+            if process.stdout.readline() != "ready\n":
+                raise NextturnError("math-verify cannot be loaded, so answers cannot be compared; is it installed?")
+            _processes[os.getpid()] = process
+        process = _processes[os.getpid()]
+        print(json.dumps([given, reference]), file=process.stdin, flush=True)
+        if said := process.stdout.readline():
+            return bool(said == "True\n")
+        _processes.pop(os.getpid()).wait()
+        return None
+
+
+def serve(seconds: float) -> None:
+    """Compare the pairs that come as lines of JSON on stdin, each within so many seconds of the processor, until it ends."""
+    same_by_algebra("\\sqrt{2}", "x")  # imports math-verify and builds its grammar, before any time limit
+    print("ready", flush=True)
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process; a busy machine does not use it up
+        print(same_by_algebra(*json.loads(line)), flush=True)

@@ -1,0 +1,409 @@
+"""Turn conversations, pairs and prompts into training rows: token ids, with loss exactly where the recipe asks for it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from nextturn.data_builders.rows import RlRow, first_faults, load_sft_rows, read_sft_rows, shards
+from nextturn.data_builders.sections import load_data_recipe
+from nextturn.probe.command.errors import DataError, TemplateError
+from nextturn.probe.command.terminal import say_once
+from nextturn.probe.data.messages import check_messages, check_text
+from nextturn.probe.data.tables import is_saved, located, place, read_rows
+from nextturn.probe.text.chat import Chat, LossOn, Message
+from nextturn.train.sections import DataSection, PromptSection, RewardSection, RolloutSection
+
+IGNORED = -100  # the label that torch's cross-entropy ignores
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """Numbers of the conversations and of their rows, tokens, tokens with loss, and rows left out as too long.
+
+    Attributes:
+        intents: Conversations that begin with the user's intent (`loss_on: user`).
+        skipped: Rows that are no conversations and were left out (`data.on_bad_row: skip`).
+    """
+
+    conversations: int
+    rows: int
+    tokens: int
+    loss_tokens: int
+    longest: int
+    too_long: int
+    intents: int = 0
+    skipped: int = 0
+
+    def summary(self, loss_on: str) -> str:
+        """Return the counts as text for a model card."""
+        skipped = f" and {self.skipped} because they are no conversations" if self.skipped else ""
+        return (
+            f"on {self.conversations:,} conversations:\n{self.rows:,} rows, {self.tokens:,} tokens of which "
+            f"{self.loss_tokens:,} carry loss ({loss_on} turns), {self.too_long} rows left out as too long{skipped}."
+        )
+
+
+def data_path(path: str | None, recipe: str | None) -> Path:
+    """Return the folder or file of the data; a data set of the hub is fetched, and the data of a recipe are built first."""
+    if path is not None:
+        return located(path, "data.path")
+    from nextturn.data_builders.build import build
+
+    return build(load_data_recipe(Path(recipe or "")))
+
+
+def conversation_rows(
+    path: Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Return the rows of a builder's folder, or of a file, as `read_sft_rows` does."""
+    if path.is_dir() and not is_saved(path):
+        return load_sft_rows(path)
+    return read_sft_rows(path, columns, skipped)
+
+
+def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> Iterator[tuple[Message, ...]]:
+    """Yield the conversations of a builder's folder (its sft/ shards), or of a file in any form of `probe.tables`.
+
+    With `loss_on: user` they are in the user's view, see `user_view`.
+
+    Args:
+        skipped: Gets the faults of rows that are left out because of `data.on_bad_row: skip`.
+
+    Raises:
+        DataError: There is no file, the build is not finished, or rows are no conversations.
+    """
+    for row in conversation_rows(path, section.columns, skipped if section.on_bad_row == "skip" else None):
+        yield user_view(row) if section.loss_on == "user" else tuple(row["messages"])
+    if skipped:
+        say_once(f"{path}: {len(skipped)} rows left out (data.on_bad_row: skip): {first_faults(skipped, path)}")
+
+
+def probed_in_training(
+    conversations: Iterable[Sequence[Message]], questions: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """Yield a warning for each question set of the probe that has questions which are user messages of the training data, word
+    for word. The figures of such a set show what was memorized.
+
+    Args:
+        questions: The questions of each set.
+    """
+    if not questions:
+        return
+    said = {
+        " ".join(message["content"].split()) for talk in conversations for message in talk if message["role"] == "user"
+    }
+    for name, asked in questions.items():
+        if known := sum(" ".join(question.split()) in said for question in asked):
+            yield f"warning: {known} of {len(asked)} questions of the set {name!r} are in the training data"
+
+
+def user_view(row: dict[str, Any]) -> tuple[Message, ...]:
+    """Return the conversation of a row as its user knows it: the row's `intent`, if any, is the system message.
+
+    The assistant's own system message is left out, since a user does not see it. The first user message has loss only if the
+    row says `intent_first: true`.
+
+    Raises:
+        DataError: `intent` is no text.
+    """
+    first, *rest = (message for message in row["messages"] if message["role"] != "system")
+    intent = row.get("intent")
+    if intent is None:
+        return (first, *rest)
+    if not isinstance(intent, str) or not intent.strip():
+        raise DataError(f"row {row.get('id')}: `intent` is {intent!r:.60}, expected a text, or no such field")
+    check_text(intent, f"row {row.get('id')}: `intent`")
+    said = {**first, "loss": row.get("intent_first") is True}
+    return ({"role": "system", "content": intent.strip()}, said, *rest)
+
+
+def make_rows(
+    conversations: Iterable[Sequence[Message]],
+    chat: Chat,
+    loss_on: LossOn,
+    max_length: int | None,
+    skipped: Sequence[str] = (),
+) -> tuple[list[dict[str, list[int]]], RowCounts]:
+    """Return rows with `input_ids` and `labels`, and their counts.
+
+    A row over `max_length` tokens is left out and counted: truncation would drop the last assistant turn or its end-of-turn
+    token. `skipped` holds the faults of rows that are not among the conversations.
+
+    Raises:
+        DataError: No row is left.
+    """
+    rows: list[dict[str, list[int]]] = []
+    count, intents, lengths = 0, 0, [0]
+    for count, messages in enumerate(conversations, start=1):
+        intents += loss_on == "user" and messages[0]["role"] == "system"
+        try:
+            made = chat.training_rows(messages, loss_on)
+        except TemplateError as error:
+            raise TemplateError(f"conversation {count}: {error}") from None
+        for row in made:
+            lengths.append(len(row.input_ids))
+            if max_length is None or len(row.input_ids) <= max_length:
+                labels = [token if kept else IGNORED for token, kept in zip(row.input_ids, row.loss_mask, strict=True)]
+                rows.append({"input_ids": row.input_ids, "labels": labels})
+    longest, too_long = max(lengths), len(lengths) - 1 - len(rows)
+    if not count:
+        raise DataError("the data hold no conversation: the file is empty, or its build kept none")
+    if not rows:
+        raise DataError(
+            f"no training row is left of {count} conversations: {too_long} are longer than train.max_length "
+            f"{max_length} (the longest has {longest} tokens)"
+        )
+    tokens = sum(len(row["input_ids"]) for row in rows)
+    trained = sum(label != IGNORED for row in rows for label in row["labels"])
+    return rows, RowCounts(count, len(rows), tokens, trained, longest, too_long, intents, len(skipped))
+
+
+def as_dataset(rows: Sequence[dict[str, list[int]]], packed_to: int | None = None) -> Any:
+    """Return the rows as trl's dataset, or packed into sequences of at most `packed_to` tokens with their `seq_lengths`: trl
+    packs only rows that it has prepared itself."""
+    from datasets import Dataset
+
+    dataset = Dataset.from_list(list(rows))
+    if packed_to is None:
+        return dataset
+    from trl import pack_dataset
+
+    return pack_dataset(dataset, packed_to, "bfd")
+
+
+def show_loss(row: dict[str, list[int]], tokenizer: Any) -> str:
+    """Return one row as text, with the tokens that carry loss between ⟦ and ⟧."""
+    text = ""
+    # A character outside ASCII may be several tokens, so a stretch of tokens is decoded at once.
+    for loss, stretch in groupby(zip(row["input_ids"], row["labels"], strict=True), lambda pair: pair[1] != IGNORED):
+        words = tokenizer.decode([token for token, _ in stretch])
+        text += f"⟦{words}⟧" if loss else words
+    return text
+
+
+def listed_kinds(kinds: Mapping[str, int]) -> str:
+    """Return the kinds that rows name, with their counts, in parentheses; empty if no row names one."""
+    named = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()) if kind)
+    return f" ({named})" if named else ""
+
+
+# --- Pairs of DPO: a conversation so far, and two replies as token ids.
+
+
+@dataclass(frozen=True)
+class PreferencePair:
+    """One row of the preference view."""
+
+    kind: str
+    prompt: tuple[Message, ...]
+    chosen: str
+    rejected: str
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """Numbers of pairs by kind, of tokens of both sides, and of pairs left out as too long."""
+
+    pairs: int
+    kinds: dict[str, int]
+    tokens: int
+    longest: int
+    too_long: int
+
+    def summary(self) -> str:
+        """Return the counts as text for a model card."""
+        return f"on {self.pairs:,} pairs{listed_kinds(self.kinds)}, {self.too_long} left out as too long."
+
+
+def load_pairs(path: Path) -> Iterator[PreferencePair]:
+    """Yield the pairs of a finished build's folder, or of a JSONL file with `prompt`, `chosen` and `rejected` messages.
+
+    Raises:
+        DataError: There is no file, the build is not finished, a row is no pair, or its sides are equal (file:line).
+    """
+    for part in shards(path, "preference") if path.is_dir() else [path]:
+        for number, row in read_rows(part):
+            where = place(part, number)
+            prompt = check_messages(row.get("prompt"), where)
+            if prompt[-1]["role"] != "user":
+                raise DataError(f"{where}: the prompt ends with the assistant, expected a user message last")
+            chosen, rejected = (_side(row.get(name), name, where) for name in ("chosen", "rejected"))
+            if chosen.strip() == rejected.strip():
+                raise DataError(f"{where}: `chosen` and `rejected` are equal, expected two different replies")
+            yield PreferencePair(str(row.get("kind", "pair")), tuple(prompt), chosen, rejected)
+
+
+def _side(messages: Any, name: str, where: str) -> str:
+    message = messages[0] if isinstance(messages, list) and len(messages) == 1 else None
+    content = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
+    if not isinstance(content, str) or not content.strip():
+        raise DataError(f"{where}: `{name}` is {repr(messages)[:60]}, expected a list of one assistant message")
+    check_text(content, f"{where}: `{name}`")
+    return content
+
+
+def make_pairs(
+    pairs: Iterable[PreferencePair], chat: Chat, max_length: int | None
+) -> tuple[list[dict[str, list[int]]], PairCounts]:
+    """Return rows with `prompt_ids`, `chosen_ids` and `rejected_ids` for trl's collator, and their counts.
+
+    Each reply has its end-of-turn token and follows exactly the prompt that inference shows. A pair with a side over
+    `max_length` tokens is left out and counted.
+
+    Raises:
+        DataError: No pair is left.
+    """
+    rows: list[dict[str, list[int]]] = []
+    kinds: Counter[str] = Counter()
+    longest = too_long = 0
+    for pair in pairs:
+        chat.check_thinking(pair.chosen)
+        prompt = list(chat.prompt_ids(pair.prompt))
+        sides = [_reply_ids(chat, pair.prompt, text) for text in (pair.chosen, pair.rejected)]
+        length = len(prompt) + max(map(len, sides))
+        longest = max(longest, length)
+        if max_length is not None and length > max_length:
+            too_long += 1
+            continue
+        kinds[pair.kind] += 1
+        rows.append({"prompt_ids": prompt, "chosen_ids": sides[0], "rejected_ids": sides[1]})
+    if not rows:
+        raise DataError(
+            f"no pair is left: {too_long} are longer than train.max_length {max_length} (the longest has {longest} tokens)"
+        )
+    tokens = sum(2 * len(row["prompt_ids"]) + len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in rows)
+    return rows, PairCounts(len(rows), dict(kinds), tokens, longest, too_long)
+
+
+def _reply_ids(chat: Chat, prompt: Sequence[Message], text: str) -> list[int]:
+    row = chat.training_rows([*prompt, {"role": "assistant", "content": text}], learned_from=False)[-1]
+    return row.input_ids[len(chat.prompt_ids(prompt)) :]
+
+
+# --- Prompts of GRPO: the rl rows of a data build, as trl's dataset and by id for rollouts.
+
+
+@dataclass(frozen=True)
+class PromptCounts:
+    """Numbers of prompts by kind, of their tokens, and of rows left out as too long or held out."""
+
+    prompts: int
+    kinds: dict[str, int]
+    tokens: int
+    longest: int
+    too_long: int
+    held_out: int = 0
+
+    def summary(self) -> str:
+        """Return the counts as text for a model card."""
+        held_out = f", {self.held_out} held out" if self.held_out else ""
+        return f"{self.prompts:,} prompts{listed_kinds(self.kinds)}, {self.too_long} left out as too long{held_out}"
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Rows by id: those to train on, in the order of the data (trl shuffles them with `train.seed`), and those held out."""
+
+    trained: dict[str, RlRow]
+    held_out: dict[str, RlRow]
+    counts: PromptCounts
+
+    @property
+    def every(self) -> dict[str, RlRow]:
+        return {**self.trained, **self.held_out}
+
+
+def choose_prompts(
+    rows: Sequence[RlRow], section: PromptSection, chat: Chat, seed: int, least: int, where: str
+) -> Prompts:
+    """Choose the prompts to train on and those to hold out from a data build's rl rows.
+
+    Args:
+        least: Prompts of one generation batch; with fewer, trl would train no step.
+        where: Name of the rows in errors.
+
+    Raises:
+        DataError: The section names an unknown kind, or there are too few prompts.
+    """
+    kept = [row for row in rows if section.kinds is None or row.kind in section.kinds]
+    known = {row.kind for row in rows}
+    for kind in section.kinds or ():
+        if kind not in known:
+            raise DataError(f"{where}: data.kinds: no prompt of the kind {kind}, there are {', '.join(sorted(known))}")
+    sizes = {row.id: len(chat.prompt_ids(row.prompt)) for row in kept}
+    short = [row for row in kept if sizes[row.id] <= section.max_prompt_tokens]
+    too_long = len(kept) - len(short)
+    # By problem: one that is trained on in one conversation is known in its others.
+    problems = sorted({row.problem for row in short})
+    if section.held_out >= len(problems) and section.held_out:
+        raise DataError(f"{where}: data.held_out: given {section.held_out}, of {len(problems)} problems")
+    unseen = set(random.Random(f"held out:{seed}").sample(problems, section.held_out))
+    held_out = {row.id: row for row in short if row.problem in unseen}
+    short = [row for row in short if row.problem not in unseen]
+    if len(short) < least:
+        raise DataError(
+            f"{where}: {len(short)} prompts, expected at least the {least} of one generation batch "
+            f"({too_long} are longer than data.max_prompt_tokens {section.max_prompt_tokens})"
+        )
+    counts = PromptCounts(
+        prompts=len(short),
+        kinds=dict(Counter(row.kind for row in short)),
+        tokens=sum(sizes[row.id] for row in short),
+        longest=max(sizes.values(), default=0),
+        too_long=too_long,
+        held_out=len(held_out),
+    )
+    return Prompts({row.id: row for row in short}, held_out, counts)
+
+
+def tellable(rows: Iterable[RlRow], rollout: RolloutSection) -> list[RlRow]:
+    """Return the prompts whose pieces all fit in the turns of a rollout, and print how many do not."""
+    every = list(rows)
+    exchanges = rollout.max_turns - 1 if rollout.mode == "conversation" else rollout.window
+    kept = [row for row in every if len(row.shards) <= exchanges]
+    if len(kept) < len(every):
+        say_once(
+            f"prompts   {len(every) - len(kept)} of {len(every)} left out: the user reveals their problems in more than "
+            f"{exchanges} further messages (rollout.{'max_turns' if rollout.mode == 'conversation' else 'window'})"
+        )
+    return kept
+
+
+_NEEDS = {"accuracy": "answer", "asking": "kind"}
+"""The column that a part of the reward needs."""
+
+
+def check_columns(rows: Collection[RlRow], reward: RewardSection, where: str) -> None:
+    """Check that the prompts have what the reward needs.
+
+    Raises:
+        DataError: It names every part with a weight whose column is missing.
+    """
+    missing = [
+        f"reward.weights.{part} needs the column `{column}` ({lacking} of {len(rows)} rows have none)"
+        for part, column in _NEEDS.items()
+        if reward.weight_of[part] and (lacking := sum(not getattr(row, column) for row in rows))
+    ]
+    unnamed = sum(row.kind == "underspecified" and not (row.turn or row.withholds or row.shards) for row in rows)
+    if (
+        reward.weight_of["asking"] and unnamed
+    ):  # without the name, `asking` would give a correct question the value of a guess
+        missing.append(
+            f"reward.weights.asking needs `thing`, the name of what is missing, and `reveal`, the sentence that states it, in rows of the "
+            f"kind underspecified ({unnamed} of {len(rows)} rows have none)"
+        )
+    if missing:
+        raise DataError(f"{where}: {', '.join(missing)}; add what is missing, or give these parts the weight 0")
+
+
+def prompt_dataset(rows: Iterable[RlRow]) -> Any:
+    """Return trl's dataset: `prompt`, and in `row` the id of its row."""
+    from datasets import Dataset
+
+    return Dataset.from_list([{"prompt": list(row.prompt), "row": row.id} for row in rows])

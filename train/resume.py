@@ -1,0 +1,214 @@
+"""Checkpoints of a training run: which one to resume from, and what is set aside first.
+
+A run resumes from the newest complete checkpoint, whereas transformers takes the highest number. What the resumed run
+would write again is first renamed to `set-aside-...`: interrupted checkpoints, and all checkpoints and probes past the
+one that the run resumes from. Left in place, old files would mix with new ones under a marker that still fits (equal
+shapes give equal sizes), and the rotation of `save_total_limit`, which counts all folders called `checkpoint-*`, would
+delete a complete checkpoint to make room for a broken one. They are renamed, not deleted: a folder without a marker may
+be another tool's good checkpoint.
+
+The completion marker also records the launch that saved the checkpoint. Without DeepSpeed, one process saves the whole
+state of the optimizer, which any number of processes can load. ZeRO saves a part for each process, which fits no other
+launch.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.files import read_json
+from nextturn.probe.command.terminal import say
+from nextturn.probe.models.checkpoints import (
+    FINISHED,
+    KEPT,
+    MARKER,
+    is_complete,
+    list_checkpoints,
+    mark_complete,
+    newest_complete,
+    numbered,
+    set_aside,
+)
+from nextturn.probe.models.user_model import mark_user_model, user_model_info
+from nextturn.probe.watch import command
+from nextturn.train.policy import zero_in_force
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The properties of a launch that a step and the optimizer's saved state depend on.
+
+    Attributes:
+        processes: Over all nodes.
+        zero: The ZeRO stage, 0 without DeepSpeed.
+        per_step: Rows, or samples of GRPO, of one optimizer step over all processes.
+    """
+
+    processes: int
+    zero: int
+    per_step: int
+
+    def __str__(self) -> str:
+        number = f"{self.processes} process{'es' if self.processes > 1 else ''}"
+        return f"{number} {f'under ZeRO-{self.zero}' if self.zero else 'without DeepSpeed'}"
+
+
+def this_launch(args: Any) -> Launch:
+    """Return this launch. `args` is trl's config."""
+    batch = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
+    return Launch(args.world_size, zero_in_force(args), batch)
+
+
+def choose_resume(run_dir: Path, resume: str, launch: Launch) -> Path | None:
+    """Return the checkpoint that `--resume auto|never|PATH` selects, or None to start from the beginning.
+
+    Nothing changes on disk, so every process may call it. The main process prints what is selected and skipped.
+
+    Raises:
+        BadInput: The path is no complete checkpoint of this run, `never` was given for a run directory in use, or the
+            checkpoint does not fit this launch.
+    """
+    if resume == "never":
+        present = [path.name for _, path in list_checkpoints(run_dir)]
+        present += [FINISHED] if (run_dir / FINISHED).exists() else []
+        if present:
+            raise BadInput(
+                f"{run_dir}: --resume never, but it already holds {', '.join(present)}; "
+                "give --resume auto, another train.output_dir, or delete it"
+            )
+        return None
+    if resume == "auto":
+        checkpoint, skipped = newest_complete(run_dir)
+        start = f"resumes from {checkpoint}" if checkpoint else "starts from the beginning: no complete checkpoint"
+        say("; ".join([start, *(f"skips {path.name} ({reason})" for path, reason in skipped)]))
+    else:
+        checkpoint = _checkpoint_at(Path(resume), run_dir)
+        say(f"resumes from {checkpoint}")
+    if checkpoint is not None:
+        _check_fits(checkpoint, launch)
+    return checkpoint
+
+
+def _checkpoint_at(folder: Path, run_dir: Path) -> Path:
+    """Return `folder` if it is a complete checkpoint of this run under its own name. Raises BadInput."""
+    if (reason := is_complete(folder)) is not None:
+        whole, _ = newest_complete(folder.parent if folder.name.startswith("checkpoint-") else folder)
+        instead = f"; {whole} is complete" if whole else ""
+        raise BadInput(f"--resume {folder}: not a complete checkpoint ({reason}){instead}")
+    # Probes, the model card and the next `auto` look for a step's checkpoint under its own name in the run directory.
+    own = run_dir / f"checkpoint-{read_json(folder / MARKER)['step']}"
+    if folder.resolve() != own.resolve():
+        raise BadInput(
+            f"--resume {folder}: expected a checkpoint of this run, {run_dir}, under its own name: copy it to {own} "
+            f"first, or begin a new run with its weights: --model.name {folder} --train.output_dir ANOTHER"
+        )
+    return folder
+
+
+def _check_fits(checkpoint: Path, now: Launch) -> None:
+    """Raise BadInput if this launch has other steps or cannot load the optimizer's state. Print what changes."""
+    saved_by = read_json(checkpoint / MARKER).get("launch")
+    try:
+        then = Launch(**saved_by) if saved_by is not None else now  # markers of older runs have no launch
+    except TypeError:
+        raise BadInput(
+            f"{checkpoint / MARKER}: `launch` is damaged; move the folder away to resume from an earlier one"
+        ) from None
+    if then.per_step != now.per_step:
+        raise BadInput(
+            f"{checkpoint}: saved with {then.per_step} rows a step ({then}), given {now.per_step} ({now}); launch as before, "
+            "set data.rows_per_step (rollout.samples_per_step), or begin a new run with --model.name"
+        )
+    if then != now and (then.zero or now.zero):
+        raise BadInput(
+            f"{checkpoint}: saved by {then}, and this is {now}, which cannot load its optimizer's state: launch as before, "
+            f"or begin a new run: --model.name {checkpoint} --train.output_dir ANOTHER"
+        )
+    if then != now:
+        say(
+            f"saved by {then}, and this is {now}: a step still has {now.per_step} rows, the order of the rows and the "
+            "optimizer continue; random numbers such as those of dropout begin anew"
+        )
+
+
+def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
+    """Set aside every incomplete checkpoint, and every checkpoint and probe past the one that the run resumes from.
+
+    `finished.json` is deleted: a run about to train is not finished. Call it on the main process only.
+
+    Args:
+        resume: What `choose_resume` returned. None sets everything aside.
+
+    Returns:
+        The new names of the folders.
+    """
+    step_now = read_json(resume / MARKER)["step"] if resume else 0
+    past = f"training continues from step {step_now}"
+    moved = []
+
+    def move(folder: Path, reason: str) -> None:
+        moved.append(set_aside(folder))
+        say(f"moved {folder} to {moved[-1].name} ({reason}); delete it when you need the space")
+
+    for step, folder in list_checkpoints(run_dir):
+        if reason := is_complete(folder) or (past if step > step_now else None):
+            move(folder, reason)
+    # Delete the kept models after the checkpoints, so that `probe watch` cannot keep them again, and before the probes are
+    # moved, so that it writes nothing into the new folders.
+    for step, kept in numbered(run_dir / "probe" / KEPT, "step"):
+        if step > step_now:
+            shutil.rmtree(kept, ignore_errors=True)
+    for step, folder in numbered(run_dir / "probe", "step"):
+        if step > step_now:
+            move(folder, past)
+    (run_dir / FINISHED).unlink(missing_ok=True)
+    return moved
+
+
+def mark_checkpoints(trainer: Any) -> None:
+    """Have `trainer` mark each checkpoint complete once all processes have saved it.
+
+    Call it before adding callbacks that read checkpoints. transformers' rotation (`save_total_limit`) stays as it is.
+    """
+    from transformers import TrainerCallback
+
+    class CompletionMarker(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            # Rotation comes before the marker: with a limit of one, a kill in between leaves nothing to resume from.
+            if args.save_total_limit == 1:
+                say("train.save_total_limit: 1 can lose a run that is killed while it saves; 2 or more cannot")
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            # on_save fires on each process as soon as that one has written its own files.
+            trainer.accelerator.wait_for_everyone()
+            if state.is_world_process_zero:
+                folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+                if info := user_model_info(Path(args.output_dir)):
+                    mark_user_model(folder, info)
+                mark_complete(folder, state.global_step, vars(this_launch(args)))
+                size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+                if state.global_step < state.max_steps and (free := shutil.disk_usage(folder).free) < size:
+                    say(
+                        f"warning: {folder} has {size / GIB:.1f} GiB, and the disk has {free / GIB:.1f} GiB free: make room for the next"
+                    )
+            # Syncing the files to the disk can take minutes, and the next collective may be of DeepSpeed's own group.
+            trainer.accelerator.wait_for_everyone()
+
+    trainer.add_callback(CompletionMarker())
+
+
+def watch_line(run_dir: Path) -> str:
+    """Return how to measure a run with `probe.when: watch`, which starts no probe of its own.
+
+    A watcher takes the first GPU that it sees, which trains here, so the line asks for another one.
+    """
+    import torch
+
+    device = "CUDA_VISIBLE_DEVICES=<a GPU that does not train> " if torch.cuda.device_count() else ""
+    return f"probe     start the watcher in this directory, also on another machine: {device}{command(run_dir)}"
