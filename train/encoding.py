@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -17,7 +17,7 @@ from nextturn.probe.command.terminal import say_once
 from nextturn.probe.data.messages import check_messages, check_text
 from nextturn.probe.data.tables import is_saved, located, place, read_rows
 from nextturn.probe.text.chat import Chat, LossOn, Message
-from nextturn.train.sections import DataSection, PromptSection, RewardSection, RolloutSection
+from nextturn.train.sections import DataSection, PromptSection, RolloutSection
 
 IGNORED = -100  # the label that torch's cross-entropy ignores
 
@@ -373,33 +373,6 @@ def tellable(rows: Iterable[RlRow], rollout: RolloutSection) -> list[RlRow]:
             f"{exchanges} further messages (rollout.{'max_turns' if rollout.mode == 'conversation' else 'window'})"
         )
     return kept
-
-
-_NEEDS = {"accuracy": "answer", "asking": "kind"}
-"""The column that a part of the reward needs."""
-
-
-def check_columns(rows: Collection[RlRow], reward: RewardSection, where: str) -> None:
-    """Check that the prompts have what the reward needs.
-
-    Raises:
-        DataError: It names every part with a weight whose column is missing.
-    """
-    missing = [
-        f"reward.weights.{part} needs the column `{column}` ({lacking} of {len(rows)} rows have none)"
-        for part, column in _NEEDS.items()
-        if reward.weight_of[part] and (lacking := sum(not getattr(row, column) for row in rows))
-    ]
-    unnamed = sum(row.kind == "underspecified" and not (row.turn or row.withholds or row.shards) for row in rows)
-    if (
-        reward.weight_of["asking"] and unnamed
-    ):  # without the name, `asking` would give a correct question the value of a guess
-        missing.append(
-            f"reward.weights.asking needs `thing`, the name of what is missing, and `reveal`, the sentence that states it, in rows of the "
-            f"kind underspecified ({unnamed} of {len(rows)} rows have none)"
-        )
-    if missing:
-        raise DataError(f"{where}: {', '.join(missing)}; add what is missing, or give these parts the weight 0")
 
 
 def prompt_dataset(rows: Iterable[RlRow]) -> Any:

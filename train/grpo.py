@@ -46,14 +46,14 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
 
     from nextturn.data_builders.rows import load_rl_rows
     from nextturn.train.colocated import colocated_settings
-    from nextturn.train.encoding import check_columns, choose_prompts, prompt_dataset, tellable
+    from nextturn.train.encoding import choose_prompts, prompt_dataset, tellable
     from nextturn.train.overrides import RolloutTrainer, vllm_settings
     from nextturn.train.policy import new_adapter
     from nextturn.train.probing import asks_vllm
-    from nextturn.train.rewards import Rewards, shared_columns
+    from nextturn.train.rewards import check_columns
     from nextturn.train.rollouts import make_rollout
     from nextturn.train.samples import print_step_lines
-    from nextturn.train.scoring import ComposedReward
+    from nextturn.train.scoring import ComposedReward, Rewards, shared_columns
 
     # All input is checked before the model is loaded.
     run = Run(recipe, resume)
@@ -65,7 +65,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
         tellable(load_rl_rows(run.data), recipe.rollout), recipe.data, run.chat, args.seed, least, str(run.data)
     )
     run.warn_of_probed(row.prompt for row in prompts.every.values())
-    check_columns(prompts.every.values(), recipe.reward, str(run.data))
+    check_columns(prompts.every.values(), recipe.reward.weight_of, str(run.data))
 
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its
     # parts, or leaves the sample out if a required part fails. trl computes advantages within each group.

@@ -21,7 +21,6 @@ from nextturn.train import memory
 from nextturn.train.encoding import (
     IGNORED,
     as_dataset,
-    check_columns,
     choose_prompts,
     data_path,
     listed_kinds,
@@ -35,7 +34,8 @@ from nextturn.train.encoding import (
 )
 from nextturn.train.policy import held_in
 from nextturn.train.resume import watch_line
-from nextturn.train.rewards import open_workers, shared_columns
+from nextturn.train.rewards import check_columns
+from nextturn.train.scoring import open_workers, shared_columns
 from nextturn.train.sections import (
     LATER,
     MAX_COMPLETION,
@@ -226,7 +226,7 @@ class RunPlan:
         else:
             rows = tellable(load_rl_rows(path), rollout)
             chosen = choose_prompts(rows, recipe.data, self.chat, given.get("seed", 42), batch.prompts, str(path))
-            check_columns(chosen.every.values(), recipe.reward, str(path))
+            check_columns(chosen.every.values(), reward.weight_of, str(path))
             self.conversations = [row.prompt for row in chosen.every.values()]
             columns = shared_columns(chosen.every.values())
             counts, first = chosen.counts, next(iter(chosen.trained.values()))

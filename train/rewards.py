@@ -1,26 +1,29 @@
-"""The parts of a reward, one after another: what each rewards, why, and how it can be gamed.
+"""What the reward means: its parts, their default weights, and how they become one number for each sample.
 
-Each part scores a sample from 0 to 1 (`asking` from -1), or None with the reason; a part that failed is never 0. The last
-section combines the parts to one number for each sample, or None.
+A part is a function that scores a sample from 0 to 1 (`asking` from -1), or None with a reason; a part that failed is never 0. The
+comment above a part says what the part rewards, why, and how it can be gamed. `PARTS` lists the parts; the keys of `reward.weights`
+are made from it. `train/scoring.py` scores the samples of a step.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import inspect
-import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import yaml
 
+from nextturn.data_builders.asked_for import (
+    LONGEST_ANSWER,
+    asked_about,
+    asks_instead,
+    marked_answer,
+    questions,
+    states_result,
+)
 from nextturn.data_builders.dialogue.replies import (
     CUT,
     EMPTY,
@@ -31,13 +34,10 @@ from nextturn.data_builders.dialogue.replies import (
     read_reply,
     same_words,
 )
-from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, open_model
+from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel
 from nextturn.data_builders.rows import RlRow
-from nextturn.data_builders.sections import RoleSection
-from nextturn.data_builders.user import LONGEST_ANSWER, marked_answer, questions, read_question, states_result
-from nextturn.probe.command.errors import RecipeError
-from nextturn.probe.command.recipe import load_named
-from nextturn.probe.command.timelimit import TIMEOUT, Pending, Workers
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.timelimit import TIMEOUT
 from nextturn.probe.data.messages import Message, said_by, user
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.judges.llm import after_verdict
@@ -46,7 +46,6 @@ from nextturn.probe.judges.rules import repetition
 from nextturn.probe.text.equality import compare_answers
 from nextturn.probe.text.grading import asks, count_marks, lenient_answer, outcome, strict_answer
 from nextturn.probe.text.words import content_stems, rough_sentences, words
-from nextturn.train.sections import RewardSection
 
 Messages = tuple[Message, ...]
 
@@ -89,21 +88,12 @@ class Score:
 NOTHING_PLAYED = "nothing_played"
 
 
-def mean_score(scores: Sequence[Score], failures: Sequence[str] = ()) -> Score:
-    """Return the mean over a sample's conversations that have a value; None, with the first reason, if none has.
-
-    Args:
-        failures: Why conversations are missing, for a sample that has none.
-    """
+def mean_score(sample: Sample, scores: Sequence[Score]) -> Score:
+    """Return the mean over the conversations of a sample that have a value; None, with the first reason, if none has."""
     values = [score.value for score in scores if score.value is not None]
     if values:
         return Score(fmean(values))
-    return Score(None, scores[0].reason if scores else ": ".join((NOTHING_PLAYED, *failures[:1])))
-
-
-def reason_kind(reason: str) -> str:
-    """Return the kind of a reason without its details, such as "judge_refused", to be counted."""
-    return reason.partition(":")[0]
+    return Score(None, scores[0].reason if scores else ": ".join((NOTHING_PLAYED, *sample.failures[:1])))
 
 
 # --- Accuracy: is the conversation's final answer right?
@@ -124,14 +114,14 @@ def accuracy(sample: Sample) -> Score:
     if guessed(sample):
         return Score(0.0)
     scores = []
-    for conversation, ended in zip(sample.conversations, sample.ended, strict=True):
-        answer = final_answer(conversation[sample.start :], cut=ended == "truncated")
+    for messages, ended in zip(sample.conversations, sample.ended, strict=True):
+        answer = final_answer(messages[sample.start :], cut=ended == "truncated")
         if answer is None or len(answer) > LONGEST_ANSWER:
             right: bool | None = answer == reference
         else:
             right = compare_answers(answer, reference)
         scores.append(Score(None, TIMEOUT) if right is None else Score(float(right)))
-    return mean_score(scores, sample.failures)
+    return mean_score(sample, scores)
 
 
 def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
@@ -177,7 +167,7 @@ UNDECIDED = "undecided"
 def asking(sample: Sample) -> Score:
     """Score the first trained reply, which all look-aheads share."""
     if not sample.conversations:
-        return mean_score((), sample.failures)
+        return mean_score(sample, ())
     value = asked_rightly(sample.row, sample.conversations[0][sample.start]["content"])
     return Score(value, UNDECIDED if value is None else "")
 
@@ -185,60 +175,34 @@ def asking(sample: Sample) -> Score:
 def guessed(sample: Sample) -> bool:
     """Return True if a right answer must not be rewarded: the sample did not ask for the withheld fact, or gave the result
     instead of a hint."""
-    if not sample.conversations:
-        return False
-    value = asked_rightly(sample.row, sample.conversations[0][sample.start]["content"])
-    return value is not None and value <= 0 and (sample.row.withholds or _wants_hint(sample.row))
-
-
-def _wants_hint(row: RlRow) -> bool:
-    return row.kind == HINT and row.turn == 0  # in later turns the user tries, and the reply says whether that is right
-
-
-def asks_instead(row: RlRow, reply: str) -> bool:
-    """Return True if a reply to a complete row asks instead of answering: it marks no answer, and requests something or asks
-    what the scripted user would answer with more than a nod ("Does that help?")."""
-    if asks(reply):
-        return True
-    if marked_answer(reply) is not None:
-        return False
-    messages = said_by(row.prompt, "user")
-    return any(
-        not question.endswith("?") or read_question(question, (), messages)[0] != "following"
-        for question in questions(reply)
-    )
+    value, row = asking(sample).value, sample.row
+    return value is not None and value <= 0 and (row.withholds or (row.kind == HINT and not row.turn))
 
 
 def asked_rightly(row: RlRow, reply: str) -> float | None:
     """Return the value of `asking` for a first reply; None if the row does not say whether to ask."""
+    said, marked = said_by(row.prompt, "user"), marked_answer(reply) is not None
     if row.shards:
-        return -1.0 if marked_answer(reply) is not None else 1.0 if asks(reply) else 0.0
-    if not row.withholds:
-        if _wants_hint(row):
-            return -1.0 if states_result(row.answer, row.prompt, reply) else 1.0
-        if row.kind == HINT:
-            return None
-        if asks_instead(row, reply):
+        return -1.0 if marked else 1.0 if asks(reply) else 0.0
+    if row.withholds:
+        if marked:
             return -1.0
-        if not row.turn and not re.search(r"\d|\\boxed", reply):
-            return 0.0
-        follows_up = marked_answer(reply) is None and questions(reply)
-        last = rough_sentences(reply)[-1:]
-        return HALF if follows_up or (last and last[0].endswith("?")) else 1.0
-
-    if marked_answer(reply) is not None:
+        # What is withheld has a name, or is read off the sentences of the problem that state it.
+        about = asked_about(reply, row.intent.names, said, row.hidden_sentences, row.ask)
+        if about & {"withheld", "anything"}:
+            return 1.0 if "withheld" in about else HALF
+        return 0.0 if any(question.endswith("?") for question in questions(reply)) else -1.0
+    if row.kind == HINT:
+        if row.turn:  # the user tries, and the reply says whether that is right
+            return None
+        return -1.0 if states_result(row.answer, row.prompt, reply) else 1.0
+    if asks_instead(reply, said):
         return -1.0
-    asked = questions(reply)
-    gives_up = not any(question.endswith("?") for question in asked)
-    named = row.intent.names
-    # "I mean the price of a pen. Do you see it?"
-    asked += [f"{before} {after}" for before, after in pairwise(rough_sentences(reply)) if after.endswith("?")]
-    # What is withheld has a name, or is read off the sentences of the problem that state it.
-    withheld, messages = named or row.hidden_sentences, said_by(row.prompt, "user")
-    about = {read_question(question, withheld, messages, named=bool(named), ask=row.ask)[0] for question in asked}
-    if "withheld" in about or "anything" in about:
-        return 1.0 if "withheld" in about else HALF
-    return -1.0 if gives_up else 0.0
+    if not row.turn and not re.search(r"\d|\\boxed", reply):
+        return 0.0
+    last = rough_sentences(reply)[-1:]
+    follows_up = (not marked and questions(reply)) or (last and last[0].endswith("?"))
+    return HALF if follows_up else 1.0
 
 
 # --- Interactivity by rule: does the policy listen?
@@ -249,14 +213,11 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
 
 def interactivity(sample: Sample) -> Score:
     scores = []
-    for conversation in sample.conversations:
-        turns = [
-            turn_marks(conversation, place)
-            for place in range(sample.start, len(conversation))
-            if conversation[place]["role"] == "assistant"
-        ]
-        scores.append(Score(fmean(fmean(marks) for marks in zip(*turns, strict=True))))
-    return mean_score(scores, sample.failures)
+    for messages in sample.conversations:
+        places = [place for place in range(sample.start, len(messages)) if messages[place]["role"] == "assistant"]
+        marks = zip(*(turn_marks(messages, place) for place in places), strict=True)
+        scores.append(Score(fmean(map(fmean, marks))))
+    return mean_score(sample, scores)
 
 
 def turn_marks(messages: Messages, place: int) -> tuple[bool, bool, bool]:
@@ -295,37 +256,25 @@ def read_judge(reply: Reply) -> Parsed:
     return Parsed(found.group(1)) if found else Parsed(text, "no_verdict")
 
 
-class InteractivityJudge:
-    """Asks servers; nothing is sent before the first verdict is wanted.
+def judged_interactivity(
+    model: ChatModel, samples: Sequence[Sample], seed: int, limit_s: float
+) -> Callable[[Sample], Score]:
+    """Ask a judge for its verdicts on all conversations of these samples, and return the part that reads the verdicts.
 
-    Raises:
-        BadInput: the server's section cannot be used.
+    Args:
+        limit_s: Seconds for all verdicts together. If asking breaks off, the verdicts so far are kept.
     """
+    asked = {_texts(messages): messages for sample in samples for messages in sample.conversations}
+    wanted = [
+        Ask(judge_prompt(messages), read_judge, partial(_attempt_seed, seed, texts))
+        for texts, messages in asked.items()
+    ]
+    verdicts = dict(zip(asked, map(_verdict, model.ask(wanted, TRIES, limit_s)), strict=True))
+    return lambda sample: mean_score(sample, [verdicts[_texts(messages)] for messages in sample.conversations])
 
-    def __init__(self, section: RoleSection, seed: int, limit_s: float) -> None:
-        self._seed, self._limit_s = seed, limit_s
-        self._opened = ExitStack()
-        self._model: ChatModel = self._opened.enter_context(open_model("judge", section, seed, "reward.judge"))
 
-    def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """Return one score for each sample: the mean over its conversations that have a verdict. If asking breaks off, the
-        verdicts so far are kept."""
-        asked = {_texts(messages): messages for sample in samples for messages in sample.conversations}
-        wanted = [
-            Ask(judge_prompt(messages), read_judge, functools.partial(self._attempt_seed, texts))
-            for texts, messages in asked.items()
-        ]
-        verdicts = dict(zip(asked, map(_verdict, self._model.ask(wanted, TRIES, self._limit_s)), strict=True))
-        return [
-            mean_score([verdicts[_texts(messages)] for messages in sample.conversations], sample.failures)
-            for sample in samples
-        ]
-
-    def close(self) -> None:
-        self._opened.close()
-
-    def _attempt_seed(self, texts: tuple[str, ...], attempt: int) -> int:
-        return item_seed(self._seed, "judge", attempt, *texts)
+def _attempt_seed(seed: int, texts: tuple[str, ...], attempt: int) -> int:
+    return item_seed(seed, "judge", attempt, *texts)
 
 
 def _verdict(answer: Answer) -> Score:
@@ -346,8 +295,9 @@ def _texts(conversation: Messages) -> tuple[str, ...]:
 
 
 def efficiency(sample: Sample, efficient_tokens: int) -> Score:
-    scores = [Score(efficient_tokens / (efficient_tokens + tokens)) for tokens in sample.simulated_tokens]
-    return mean_score(scores, sample.failures)
+    return mean_score(
+        sample, [Score(efficient_tokens / (efficient_tokens + tokens)) for tokens in sample.simulated_tokens]
+    )
 
 
 # --- Format: does every turn look like a turn of an assistant, and is the answer marked once?
@@ -385,7 +335,7 @@ def form(sample: Sample) -> Score:
         elif not (asks(turns[-1]) or sample.row.withholds or sample.row.kind == HINT):
             marks.append(0.0)
         scores.append(Score(fmean(marks)))
-    return mean_score(scores, sample.failures)
+    return mean_score(sample, scores)
 
 
 def loops(text: str) -> bool:
@@ -393,106 +343,59 @@ def loops(text: str) -> bool:
     return repetition(words(text)[-_TAIL_WORDS:]) > _LOOP
 
 
-# --- Custom: functions of the user's, called in workers, so that a slow or broken function delays nothing else.
-
-NOT_APPLICABLE = "not_applicable"
-"""The function returned None."""
+# --- The parts.
 
 
-def open_workers(section: RewardSection, columns: Collection[str] | None = None) -> Workers:
-    """Start the workers that call custom functions, and check that every function can be loaded there.
+@dataclass(frozen=True)
+class Part:
+    """A part of the reward.
 
-    Args:
-        columns: What every prompt has, for functions in trl's form; None if that is not known yet.
+    Attributes:
+        score: Scores a sample.
+        weight: Default weight; a part with weight 0 is logged only.
+        about: Description of the key `reward.weights.NAME`.
+        needs: Column that all prompts must have if the part has a weight.
+        style: Whether the part says how a reply is written, not what it achieves.
+    """
+
+    score: Callable[..., Score]
+    weight: float
+    about: str
+    needs: str = ""
+    style: bool = False
+
+
+PARTS = {
+    "accuracy": Part(accuracy, 1.0, "The final answer is right.", needs="answer"),
+    "asking": Part(asking, 1.0, "The first reply asks if a fact is missing, and answers if none is.", needs="kind"),
+    "interactivity": Part(
+        interactivity, 0.25, "The replies take up what the user says, ask one question and do not repeat.", style=True
+    ),
+    "efficiency": Part(efficiency, 0.1, "The conversation takes few assistant tokens.", style=True),
+    "format": Part(form, 0.0, "One marked answer, no foreign role labels, no loops.", style=True),
+}
+
+
+def check_columns(rows: Collection[RlRow], weights: Mapping[str, float], where: str) -> None:
+    """Check that the prompts have what the parts with a weight need.
 
     Raises:
-        RecipeError: A function cannot be loaded, or wants a column that prompts lack.
+        DataError: It names every part whose column is missing.
     """
-    functions = [part.function for part in section.custom.values()]
-    workers = Workers(section.workers, section.timeout_s, functools.partial(load_functions, functions))
-    for name, part in section.custom.items():
-        if failure := workers.start(_can_load, part.function).wait().failure:
-            workers.close()
-            raise RecipeError(f"reward.custom.{name}.function: {part.function} cannot be loaded ({failure})")
-        wanted = workers.start(_columns_of, part.function).wait().value or []
-        if columns is not None and (missing := [column for column in wanted if column not in columns]):
-            workers.close()
-            raise RecipeError(
-                f"reward.custom.{name}.function: {part.function} wants {', '.join(missing)}, and not every prompt has it; columns "
-                f"of all prompts: {', '.join(columns)}"
-            )
-    return workers
-
-
-def _finished(call: Pending) -> Score:
-    """Wait for a call in a worker."""
-    done = call.wait()
-    if done.failure:
-        return Score(None, done.failure)
-    return Score(None, NOT_APPLICABLE) if done.value is None else Score(float(done.value))
-
-
-# The following functions run in the workers.
-
-
-def call_custom(name: str, sample: Sample) -> float | None:
-    """Call a function with the sample, or in trl's way with `prompts`, `completions` and every column, each a list of one."""
-    function = load_named(name)
-    if "completions" in inspect.signature(function).parameters:
-        (value,) = function(**trl_arguments(sample))
-    else:
-        value = function(sample)
-    if value is None:
-        return None
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"gave {value!r}, expected a finite number or None")
-    return float(value)
-
-
-OF_ROW = ("id", "kind", "answer", "problem", "solution")
-"""Columns that every prompt has, empty where its file has none."""
-
-
-def shared_columns(rows: Iterable[RlRow]) -> list[str]:
-    """Return the names of the columns that all prompts have for a reward function."""
-    every = list(rows)
-    own = [name for name in every[0].columns if all(name in row.columns for row in every)]
-    return [*own, *(name for name in OF_ROW if all(getattr(row, name) for row in every))]
-
-
-def trl_arguments(sample: Sample) -> dict[str, list[Any]]:
-    """Return a sample as the arguments of a reward function of trl. The completion is what was said from the first trained turn
-    on, as messages."""
-    row = sample.row
-    said = list(sample.conversations[0][sample.start :]) if sample.conversations else []
-    columns = {**{name: getattr(row, name) for name in OF_ROW}, **row.columns}
-    return {"prompts": [list(row.prompt)], "completions": [said], **{name: [value] for name, value in columns.items()}}
-
-
-def load_functions(names: Sequence[str]) -> None:
-    """Load functions in a new worker, so that no call's time is spent on imports; errors are those of a later call."""
-    for name in names:
-        with contextlib.suppress(Exception):
-            load_named(name)
-
-
-def _can_load(name: str) -> bool:
-    """Load a function, which itself need not survive the way between processes."""
-    return callable(load_named(name))
-
-
-def _columns_of(name: str) -> list[str]:
-    """Return the columns that a function of trl's form cannot do without."""
-    parameters = inspect.signature(load_named(name)).parameters
-    if "completions" not in parameters:
-        return []
-    given = ("prompts", "completions")
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [
-        key
-        for key, parameter in parameters.items()
-        if key not in given and parameter.kind in named and parameter.default is inspect.Parameter.empty
+    missing = [
+        f"reward.weights.{name} needs the column `{part.needs}` ({lacking} of {len(rows)} rows have none)"
+        for name, part in PARTS.items()
+        if part.needs and weights[name] and (lacking := sum(not getattr(row, part.needs) for row in rows))
     ]
+    # Without the name, `asking` would give a correct question the value of a guess.
+    unnamed = sum(row.kind == "underspecified" and not (row.turn or row.withholds or row.shards) for row in rows)
+    if weights["asking"] and unnamed:
+        missing.append(
+            "reward.weights.asking needs `thing`, the name of what is missing, and `reveal`, the sentence that states it, in rows "
+            f"of the kind underspecified ({unnamed} of {len(rows)} rows have none)"
+        )
+    if missing:
+        raise DataError(f"{where}: {', '.join(missing)}; add what is missing, or give these parts the weight 0")
 
 
 # --- All parts combined to one number for each sample.
@@ -506,10 +409,11 @@ def _columns_of(name: str) -> list[str]:
 # for themselves (`sample.truncated`), since their task may have no answer.
 
 
-def cut_off(sample: Sample) -> bool:
-    """Return True if a trained turn reached its limit and no conversation of the sample has a final answer."""
-    answers = (final_answer(messages[sample.start :], cut=True) for messages in sample.conversations)
-    return sample.truncated and not any(answers)
+def capped(sample: Sample, parts: Mapping[str, Score]) -> Mapping[str, Score]:
+    """Return the parts, at most 0 each if a trained turn reached its limit and no conversation has a final answer."""
+    if not sample.truncated or any(final_answer(each[sample.start :], cut=True) for each in sample.conversations):
+        return parts
+    return {name: replace(part, value=part.value and min(part.value, 0.0)) for name, part in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -527,67 +431,12 @@ class Scored:
     reasons: dict[str, str]
 
 
-class Rewards:
-    """Scores samples until it is closed.
-
-    Raises:
-        RecipeError: a custom function cannot be loaded.
-        BadInput: the judge's server cannot be used.
-    """
-
-    def __init__(self, section: RewardSection, seed: int, columns: Collection[str] | None = None) -> None:
-        self._section = section
-        self._workers = open_workers(section, columns)
-        self._custom_alone = bool(section.custom) and not any(vars(section.weights).values())
-        self._judge: InteractivityJudge | None = None
-        if section.judge is not None and section.weights.interactivity > 0:
-            self._judge = InteractivityJudge(section.judge, seed, section.judge_timeout_s)
-
-    def score(self, samples: Sequence[Sample]) -> list[Scored]:
-        """Return one reward for each sample, in order. No call is waited for longer than its time limit."""
-        section = self._section
-        custom = [  # begun first: the workers run while the judge's servers do
-            {name: self._workers.start(call_custom, part.function, sample) for name, part in section.custom.items()}
-            for sample in samples
-        ]
-        judged = iter(self._judge.score(samples)) if self._judge else map(interactivity, samples)
-        scored = []
-        for sample, calls in zip(samples, custom, strict=True):
-            parts = {name: _finished(call) for name, call in calls.items()}
-            if not self._custom_alone:
-                parts = {
-                    "accuracy": accuracy(sample),
-                    "asking": asking(sample),
-                    "interactivity": next(judged),  # rules count it here, so custom parts alone cost nothing for it
-                    "efficiency": efficiency(sample, section.efficient_tokens),
-                    "format": form(sample),
-                    **parts,
-                }
-                if cut_off(sample):
-                    parts = {
-                        name: replace(part, value=part.value and min(part.value, 0.0)) for name, part in parts.items()
-                    }
-            scored.append(compose(parts, section))
-        return scored
-
-    def close(self) -> None:
-        """End the workers and the judge's requests."""
-        self._workers.close()
-        if self._judge is not None:
-            self._judge.close()
-
-
-def compose(parts: Mapping[str, Score], section: RewardSection) -> Scored:
+def compose(parts: Mapping[str, Score], weights: Mapping[str, float], required: Collection[str]) -> Scored:
     """Return the weighted mean of the parts that have a weight and a value; no value if a required part has none."""
     values = {name: part.value for name, part in parts.items()}
     reasons = {name: part.reason for name, part in parts.items() if part.value is None}
-    counted = {
-        name: (weight, value)
-        for name, weight in section.weight_of.items()
-        if weight and (value := values.get(name)) is not None
-    }
-    missing = (name for name in section.required_parts if name not in counted)
-    if not counted or any(reasons.get(name) != UNDECIDED for name in missing):
+    counted = {name: value for name, value in values.items() if weights[name] and value is not None}
+    if not counted or any(reasons.get(name) != UNDECIDED for name in required if name not in counted):
         return Scored(None, values, reasons)
-    total = sum(weight for weight, _ in counted.values())
-    return Scored(sum(weight * value for weight, value in counted.values()) / total, values, reasons)
+    total = sum(weights[name] for name in counted)
+    return Scored(sum(weights[name] * value for name, value in counted.items()) / total, values, reasons)

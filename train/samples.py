@@ -9,11 +9,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from nextturn.data_builders.asked_for import asks_instead
 from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.data.messages import said_by
 from nextturn.probe.report.tracking import slug
 from nextturn.probe.text.grading import outcome
 from nextturn.probe.text.words import sentences, word_list, words
-from nextturn.train.rewards import HINT, Sample, Scored, asks_instead, reason_kind
+from nextturn.train.rewards import HINT, PARTS, Sample, Scored
 
 # --- The figures of a step, over the samples of all processes.
 
@@ -32,28 +34,30 @@ def reward_figures(samples: Sequence[Sample], scored: Sequence[Scored]) -> dict[
             figures[f"reward/{part}"] = fmean(values)
         if len(values) < total:
             figures[f"reward/none/{part}"] = 1 - len(values) / total
-    reasons = Counter(f"{part}/{slug(reason_kind(why))}" for reward in scored for part, why in reward.reasons.items())
-    failures = Counter(slug(reason_kind(reason)) for sample in samples for reason in sample.failures)
+    reasons = Counter(f"{part}/{_kind(why)}" for reward in scored for part, why in reward.reasons.items())
+    failures = Counter(_kind(reason) for sample in samples for reason in sample.failures)
     figures["simulator/failed"] = failures.total() / total
     for prefix, counts in {"reward/none": reasons, "simulator/failed": failures}.items():
         figures |= {f"{prefix}/{name}": count / total for name, count in sorted(counts.items())}
     return figures
 
 
-STYLE = ("interactivity", "efficiency", "format")
-"""Parts of the reward that say how a reply is written, not what it achieves."""
+def _kind(reason: str) -> str:
+    """Return the kind of a reason without its details, such as "judge_refused", as a part of a name in the log."""
+    return slug(reason.partition(":")[0])
 
 
 def group_figures(scored: Sequence[Scored], num_generations: int) -> dict[str, float]:
     """Return `groups/flat`, the share of groups whose samples are equal in all parts but style, and `groups/lost`, the share of
     groups with fewer than two rewards.
 
-    A lost group does not change the policy, and a flat one only its style: the parts STYLE differ with every token, so
+    A lost group does not change the policy, and a flat one only its style: parts of style differ with every token, so
     rewards are never equal, and trl's `frac_reward_zero_std` stays 0.
     """
+    style = {name for name, part in PARTS.items() if part.style}
     groups = [scored[start : start + num_generations] for start in range(0, len(scored), num_generations)]
     rewarded = [[reward.parts for reward in group if reward.value is not None] for group in groups]
-    tasks = [[{part: parts[part] for part in parts if part not in STYLE} for parts in group] for group in rewarded]
+    tasks = [[{part: parts[part] for part in parts if part not in style} for parts in group] for group in rewarded]
     lost = sum(len(parts) < 2 for parts in tasks)
     flat = sum(len(parts) >= 2 and all(other == parts[0] for other in parts) for parts in tasks)
     return {"groups/flat": flat / len(groups), "groups/lost": lost / len(groups)}
@@ -80,7 +84,8 @@ def watch_figures(samples: Sequence[Sample]) -> dict[str, float]:
         if sample.row.withholds:
             values["ask_when_needed"].append(outcome(reply, cut) == "asked")  # as the probe's clarify judges it
         elif not sample.row.shards and sample.row.kind != HINT:
-            values["over_asking"].append(not cut and asks_instead(sample.row, reply))  # as the reward does
+            said = said_by(sample.row.prompt, "user")
+            values["over_asking"].append(not cut and asks_instead(reply, said))  # as the reward does
     ended = Counter(end for sample in samples for end in sample.ended)
     return {
         **{f"watch/{name}": fmean(of_name) for name, of_name in values.items()},

@@ -1,4 +1,4 @@
-"""The reward function that trl calls: the composed reward of each sample, or None.
+"""Score the samples of a step: custom functions in workers, a judge's servers, and the reward function that trl calls.
 
 trl sums several reward functions and counts a part that failed as 0, so that a correct answer whose judge timed out gets a
 lower advantage than its group. Here a sample whose required part failed has no reward: it gets no advantage and does not
@@ -7,16 +7,157 @@ change its group's mean. A few such samples are left out, many stop the run. Eve
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import math
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.command.errors import TrainingStopped
+from nextturn.data_builders.dialogue.roles import open_model
+from nextturn.data_builders.rows import RlRow
+from nextturn.probe.command.errors import RecipeError, TrainingStopped
+from nextturn.probe.command.recipe import load_named
 from nextturn.probe.command.terminal import is_main_process, say
-from nextturn.train.rewards import Rewards, Sample, Scored
+from nextturn.probe.command.timelimit import Pending, Workers
+from nextturn.train.rewards import PARTS, Sample, Score, Scored, capped, compose, efficiency, judged_interactivity
 from nextturn.train.samples import group_figures, reward_figures, watch_figures, write_samples
+from nextturn.train.sections import RewardSection
+
+
+class Rewards:
+    """Scores samples until it is closed.
+
+    Raises:
+        RecipeError: A custom function cannot be loaded.
+        BadInput: The judge's server cannot be used.
+    """
+
+    def __init__(self, section: RewardSection, seed: int, columns: Collection[str] | None = None) -> None:
+        self._section, self._seed, opened = section, seed, ExitStack()
+        self._workers = opened.enter_context(closing(open_workers(section, columns)))
+        self._custom_alone = bool(section.custom) and not any(section.weight_of[name] for name in PARTS)
+        self._judge = None
+        if section.judge is not None and section.weight_of["interactivity"]:
+            self._judge = opened.enter_context(open_model("judge", section.judge, seed, "reward.judge"))
+        self.close = opened.close
+
+    def score(self, samples: Sequence[Sample]) -> list[Scored]:
+        """Return one reward for each sample, in order. No call is waited for longer than its time limit."""
+        section = self._section
+        calls = [  # begun first: the workers run while the judge's servers do
+            {name: self._workers.start(call_custom, part.function, sample) for name, part in section.custom.items()}
+            for sample in samples
+        ]
+        measures: dict[str, Callable[[Sample], Score]] = {}
+        if not self._custom_alone:
+            measures = {name: part.score for name, part in PARTS.items()}
+            measures["efficiency"] = partial(efficiency, efficient_tokens=section.efficient_tokens)
+        if self._judge is not None:
+            limit_s = section.judge_timeout_s
+            measures["interactivity"] = judged_interactivity(self._judge, samples, self._seed, limit_s)
+        scored = []
+        for sample, own in zip(samples, calls, strict=True):
+            parts = {name: measure(sample) for name, measure in measures.items()}
+            parts |= {name: _finished(call) for name, call in own.items()}
+            # Custom parts alone decide for themselves what a truncated sample is worth, since their task may have no answer.
+            kept = parts if self._custom_alone else capped(sample, parts)
+            scored.append(compose(kept, section.weight_of, section.required_parts))
+        return scored
+
+
+# --- Custom: functions of the user's, called in workers, so that a slow or broken function delays nothing else.
+
+NOT_APPLICABLE = "not_applicable"
+"""The function returned None."""
+
+
+def open_workers(section: RewardSection, columns: Collection[str] | None = None) -> Workers:
+    """Start the workers that call custom functions, and check that every function can be loaded there.
+
+    Args:
+        columns: What every prompt has, for functions in trl's form; None if that is not known yet.
+
+    Raises:
+        RecipeError: A function cannot be loaded, or wants a column that prompts lack.
+    """
+    functions = [part.function for part in section.custom.values()]
+    workers = Workers(section.workers, section.timeout_s, partial(_load_functions, functions))
+    for name, part in section.custom.items():
+        loaded = workers.start(_columns_of, part.function).wait()
+        problem = f"cannot be loaded ({loaded.failure})" if loaded.failure else ""
+        if columns is not None and (missing := [column for column in loaded.value or () if column not in columns]):
+            problem = (
+                f"wants {', '.join(missing)}, and not every prompt has it; columns of all prompts: {', '.join(columns)}"
+            )
+        if problem:
+            workers.close()
+            raise RecipeError(f"reward.custom.{name}.function: {part.function} {problem}")
+    return workers
+
+
+def _finished(call: Pending) -> Score:
+    """Wait for a call in a worker."""
+    done = call.wait()
+    if done.failure:
+        return Score(None, done.failure)
+    return Score(None, NOT_APPLICABLE) if done.value is None else Score(float(done.value))
+
+
+# The following functions run in the workers.
+
+
+def call_custom(name: str, sample: Sample) -> float | None:
+    """Call a function with the sample, or in trl's way with `prompts`, `completions` and every column, each a list of one. The
+    completion is what was said from the first trained turn on, as messages."""
+    function, row = load_named(name), sample.row
+    if "completions" in inspect.signature(function).parameters:
+        said = list(sample.conversations[0][sample.start :]) if sample.conversations else []
+        given = {"prompts": list(row.prompt), "completions": said, **{key: getattr(row, key) for key in OF_ROW}}
+        (value,) = function(**{key: [each] for key, each in {**given, **row.columns}.items()})
+    else:
+        value = function(sample)
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"gave {value!r}, expected a finite number or None")
+    return float(value)
+
+
+def _load_functions(names: Sequence[str]) -> None:
+    """Load functions in a new worker, so that no call's time is spent on imports; errors are those of a later call."""
+    for name in names:
+        with contextlib.suppress(Exception):
+            load_named(name)
+
+
+def _columns_of(name: str) -> list[str]:
+    """Load a function, which itself need not survive the way between processes, and return the columns that a function of trl's
+    form cannot do without."""
+    parameters = inspect.signature(load_named(name)).parameters
+    if "completions" not in parameters:
+        return []
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    wanted = [key for key, each in parameters.items() if each.kind in named and each.default is inspect.Parameter.empty]
+    return [key for key in wanted if key not in ("prompts", "completions")]
+
+
+OF_ROW = ("id", "kind", "answer", "problem", "solution")
+"""Columns that every prompt has, empty where its file has none."""
+
+
+def shared_columns(rows: Iterable[RlRow]) -> list[str]:
+    """Return the names of the columns that all prompts have for a reward function."""
+    every = list(rows)
+    own = [name for name in every[0].columns if all(name in row.columns for row in every)]
+    return [*own, *(name for name in OF_ROW if all(getattr(row, name) for row in every))]
+
+
+# --- The reward function.
 
 _REASONS_SHOWN = 3
 

@@ -23,6 +23,7 @@ from nextturn.probe.command.terminal import processes, say, say_once
 from nextturn.probe.models.checkpoints import newest_complete
 from nextturn.probe.models.weights import ADAPTER_CONFIG, CONFIG
 from nextturn.probe.text.chat import LossOn
+from nextturn.train.rewards import PARTS
 
 # --- The `train:` section: trl's own names, checked without importing trl, which takes many seconds.
 #
@@ -212,22 +213,12 @@ class PromptSection(TrainingData):
 
 # --- `reward:`
 
-PARTS = ("accuracy", "asking", "interactivity", "efficiency", "format")
-
-
-class Weights(RecipeSection):
-    """Relative weights of the parts of a reward; a part with weight 0 is logged only."""
-
-    accuracy: Weight = 1.0
-    """The final answer is right."""
-    asking: Weight = 1.0
-    """The first reply asks if a fact is missing, and answers if none is."""
-    interactivity: Weight = 0.25
-    """The replies take up what the user says, ask one question and do not repeat."""
-    efficiency: Weight = 0.1
-    """The conversation takes few assistant tokens."""
-    format: Weight = 0.0
-    """One marked answer, no foreign role labels, no loops."""
+Weights = create_model(
+    "Weights",
+    __base__=RecipeSection,
+    __doc__="Relative weights of the parts of a reward; a part with weight 0 is logged only.",
+    **{name: (Annotated[Weight, Field(description=part.about)], part.weight) for name, part in PARTS.items()},  # type: ignore[call-overload]
+)
 
 
 class CustomPart(RecipeSection):
@@ -246,7 +237,7 @@ class JudgeSection(RoleSection):
     """Servers: a judge does not run in the training process."""
 
 
-def _default_weights(section: dict[str, Any]) -> Weights:
+def _default_weights(section: dict[str, Any]) -> RecipeSection:
     if not section.get("custom"):
         return Weights()
     say_once("reward    custom parts alone: the built-in parts have the weight 0 unless `reward.weights` names them")
@@ -258,7 +249,7 @@ class RewardSection(RecipeSection):
 
     custom: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], CustomPart] = {}
     """Parts of your own, by name."""
-    weights: Weights = Field(default_factory=_default_weights)
+    weights: Weights = Field(default_factory=_default_weights)  # type: ignore[valid-type]
     """Weights of the built-in parts; default: 0 for all of them if there are custom parts."""
     required: tuple[str, ...] | None = None
     """Parts without which a sample has no reward; default: all with a weight. Other parts that fail are left out of the mean."""

@@ -13,7 +13,6 @@ from itertools import pairwise
 
 from nextturn.data_builders.numbers import arithmetic, equations, read, squeezed
 from nextturn.data_builders.sections import wordings
-from nextturn.data_builders.user import read_question
 from nextturn.probe.text.words import content_stems, ngrams
 
 # --- The numbers of a text, in digits or words, compared by value.
@@ -204,17 +203,6 @@ def unfit_rest(text: str, proposal: Proposal, question: str) -> str:
         return "invents_number"
     kept = set(content_stems(question)) - set(content_stems(proposal.fact))
     return "" if len(kept & set(content_stems(text))) >= 0.75 * len(kept) else "loses_words"
-
-
-def names_it(question: str, proposal: Proposal, said: str) -> bool:
-    """Return True if a question asks for the withheld fact.
-
-    Either the scripted user reads it so, or it contains a word of the fact's name that is not in `said`, or most of its
-    words.
-    """
-    name, asked = set(content_stems(proposal.name)), set(content_stems(question))
-    about, _ = read_question(question, [proposal.name], [said])
-    return about == "withheld" or bool((name - set(content_stems(said))) & asked) or 2 * len(name & asked) > len(name)
 
 
 # --- The equations of a solution.

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from nextturn.data_builders.asked_for import names_fact
 from nextturn.data_builders.dialogue import checks
 from nextturn.data_builders.dialogue.checks import Proposal
 from nextturn.data_builders.dialogue.prompts import Prompt, assistant_prompt, copies_example, prompt
@@ -436,7 +437,7 @@ def asks_for(draft: Draft, text: str) -> str:
     proposal = Proposal(gap.short, _name(draft))
     if checks.values(text) & proposal.values:
         return "leak"
-    return "" if checks.names_it(text, proposal, gap.question) else "asks_other"
+    return "" if names_fact(text, proposal.name, gap.question) else "asks_other"
 
 
 def tells(draft: Draft, text: str) -> str:

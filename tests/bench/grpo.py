@@ -24,9 +24,8 @@ from nextturn.train import rollouts
 from nextturn.train.encoding import prompt_dataset
 from nextturn.train.overrides import RolloutTrainer
 from nextturn.train.policy import load_policy
-from nextturn.train.rewards import Rewards
 from nextturn.train.rollouts import Sampler, make_rollout
-from nextturn.train.scoring import ComposedReward
+from nextturn.train.scoring import ComposedReward, Rewards
 from nextturn.train.sections import ModelSection, RewardSection, RolloutSection
 from support.grpo_parts import rl_row
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nextturn.data_builders.asked_for import marked_answer, questions, read_question
 from nextturn.data_builders.numbers import states
 from nextturn.data_builders.rows import RlRow, rl_rows
 from nextturn.data_builders.sections import Written, wordings
 from nextturn.data_builders.tasks import Gap, Task
-from nextturn.data_builders.user import PATIENCE, ScriptedUser, marked_answer, questions, read_question
+from nextturn.data_builders.user import PATIENCE, ScriptedUser
 from nextturn.data_builders.written import written
 from support.problems import tasks
 

@@ -11,8 +11,9 @@ import pytest
 from nextturn.data_builders.rows import load_rl_rows
 from nextturn.probe.command.errors import DataError
 from nextturn.probe.command.files import write_jsonl
-from nextturn.train.encoding import check_columns, tellable
-from nextturn.train.rewards import Sample, call_custom
+from nextturn.train.encoding import tellable
+from nextturn.train.rewards import Sample, check_columns
+from nextturn.train.scoring import call_custom
 from nextturn.train.sections import CustomPart, RewardSection, RolloutSection, Weights
 from support.conversations import messages
 
@@ -51,14 +52,14 @@ def test_a_prompt_is_a_conversation_or_a_question_and_keeps_its_columns(tmp_path
 def test_what_the_weighted_parts_need_is_named_at_once(tmp_path: Path) -> None:
     few = rows(tmp_path, {"messages": PROMPT}, {"question": "What is 2 + 3?", "answer": "5"})
     with pytest.raises(DataError, match="accuracy .*`answer`.*1 of 2 .*asking .*`kind`.*2 of 2"):
-        check_columns(few, RewardSection(), "prompts.jsonl")
-    check_columns(few, RewardSection(weights=Weights(accuracy=0.0, asking=0.0)), "prompts.jsonl")
-    check_columns(rows(tmp_path, {"question": "2?", "answer": "2", "kind": "complete"}), RewardSection(), "x")
+        check_columns(few, RewardSection().weight_of, "prompts.jsonl")
+    check_columns(few, RewardSection(weights=Weights(accuracy=0.0, asking=0.0)).weight_of, "prompts.jsonl")
+    check_columns(rows(tmp_path, {"question": "2?", "answer": "2", "kind": "complete"}), RewardSection().weight_of, "x")
     lacking = {"question": "2?", "answer": "2", "kind": "underspecified"}
     with pytest.raises(DataError, match="asking .*`thing`.*1 of 1"):
-        check_columns(rows(tmp_path, lacking), RewardSection(), "x")
+        check_columns(rows(tmp_path, lacking), RewardSection().weight_of, "x")
     told = {"thing": "the order number", "reveal": "It is 48213."}
-    check_columns(rows(tmp_path, {**lacking, **told}), RewardSection(), "x")
+    check_columns(rows(tmp_path, {**lacking, **told}), RewardSection().weight_of, "x")
 
 
 def test_problems_that_are_told_in_more_turns_than_a_rollout_has_are_left_out(tmp_path: Path) -> None:

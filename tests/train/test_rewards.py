@@ -13,7 +13,6 @@ from nextturn.data_builders.tasks import Gap
 from nextturn.probe.text import equality
 from nextturn.train.rewards import (
     NOTHING_PLAYED,
-    Rewards,
     Score,
     accuracy,
     asking,
@@ -23,6 +22,7 @@ from nextturn.train.rewards import (
     loops,
     mean_score,
 )
+from nextturn.train.scoring import Rewards
 from nextturn.train.sections import RewardSection
 from support.problems import tasks
 from support.sample_parts import ANSWERED, PROBLEM, chat, given, sample, withheld
@@ -77,8 +77,8 @@ def test_look_aheads_are_averaged_and_a_sample_without_any_says_why() -> None:
     parts = [accuracy(none), efficiency(none, 500), asking(none), interactivity(none), form(none)]
     for part in parts:
         assert part == Score(None, f"{NOTHING_PLAYED}: simulator_timeout")
-    assert mean_score([Score(None, "broken"), Score(0.5), Score(1.0)]) == Score(0.75), "what failed is left out"
-    assert mean_score([Score(None, "broken"), Score(None, "lost")]) == Score(None, "broken")
+    assert mean_score(none, [Score(None, "broken"), Score(0.5), Score(1.0)]) == Score(0.75), "what failed is left out"
+    assert mean_score(none, [Score(None, "broken"), Score(None, "lost")]) == Score(None, "broken")
 
 
 @drawn(st.integers(1, 10**6), st.integers(1, 10**4), st.integers(1, 10**5))
