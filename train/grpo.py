@@ -45,13 +45,14 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from trl import GRPOConfig
 
     from nextturn.data_builders.rows import load_rl_rows
+    from nextturn.data_builders.simulators import open_simulator
     from nextturn.train.colocated import colocated_settings
     from nextturn.train.encoding import choose_prompts, prompt_dataset, tellable
     from nextturn.train.overrides import RolloutTrainer, vllm_settings
     from nextturn.train.policy import new_adapter
     from nextturn.train.probing import asks_vllm
     from nextturn.train.rewards import check_columns
-    from nextturn.train.rollouts import make_rollout
+    from nextturn.train.rollouts import RolloutFunction
     from nextturn.train.samples import print_step_lines
     from nextturn.train.scoring import ComposedReward, Rewards, shared_columns
 
@@ -71,8 +72,9 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     # parts, or leaves the sample out if a required part fails. trl computes advantages within each group.
     with (
         closing(Rewards(recipe.reward, args.seed, shared_columns(prompts.every.values()))) as rewards,
-        closing(make_rollout(recipe.rollout, run.chat, prompts.every, args.seed)) as rollout,
+        open_simulator(recipe.rollout.simulator, args.seed, "rollout.simulator") as simulator,
     ):
+        rollout = RolloutFunction(recipe.rollout, run.chat, prompts.every, simulator, args.seed)
         reward = ComposedReward(
             rewards, args.num_generations, recipe.reward.max_failed, prompts.held_out, run.run_dir / "samples"
         )

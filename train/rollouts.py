@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.sections import SimulatorSection
-from nextturn.data_builders.simulators import open_simulator
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.data.messages import Message, after_thinking
 from nextturn.probe.engines.base import Completion, Request, collect, item_seed
@@ -29,32 +28,20 @@ from nextturn.train.rewards import Sample
 from nextturn.train.sections import RolloutSection, check_sampling
 
 
-def make_rollout(section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], seed: int) -> RolloutFunction:
-    """Return the `rollout_func` for a trainer of `train.overrides.RolloutTrainer`.
-
-    Args:
-        rows: Rows by id; the trainer's `row_ids` name them.
-
-    Raises:
-        BadInput: The simulator's model or server cannot be used.
-    """
-    opened = ExitStack()
-    simulator = opened.enter_context(open_simulator(section.simulator, seed, "rollout.simulator"))
-    return RolloutFunction(section, chat, rows, simulator, seed, opened.close)
-
-
 @dataclass
 class RolloutFunction:
     """Makes one sample for each prompt. All random choices of a sample depend only on the seed, the step and the sample's place
-    in the step's batch over all processes, so that the same run makes the same samples."""
+    in the step's batch over all processes, so that the same run makes the same samples.
+
+    Attributes:
+        rows: Rows by id; the trainer's `row_ids` name them.
+    """
 
     section: RolloutSection
     chat: Chat
     rows: Mapping[str, RlRow]
     simulator: Simulator
     seed: int
-    close: Callable[[], None]
-    """Closes the simulator."""
     _round: tuple[str, int, int] = ("", -1, 0)
     _end_ids: frozenset[int] = frozenset()
 
@@ -84,14 +71,15 @@ class RolloutFunction:
             most = self.section.max_turn_tokens
             sampler = Sampler(policy, self.chat, trainer.args.temperature, most, self._end_ids)
             if self.section.mode == "reply":
-                self._simulate_replies(rollouts, sampler)
+                conversations = self._simulate_replies(rollouts, sampler)
             else:
                 self._simulate_conversations(rollouts, sampler, trainer.args.max_completion_length)
+                conversations = [[rollout] for rollout in rollouts]
         out = {
             "prompt_ids": [list(rollout.prompt_ids) for rollout in rollouts],
             "completion_ids": [rollout.completion_ids for rollout in rollouts],
             "logprobs": [rollout.log_probs for rollout in rollouts] if trainer.use_vllm else None,
-            "samples": [rollout.sample for rollout in rollouts],
+            "samples": [sample_of(rollout, own) for rollout, own in zip(rollouts, conversations, strict=True)],
         }
         return out if self.section.mode == "reply" else {**out, "env_mask": [rollout.env_mask for rollout in rollouts]}
 
@@ -104,45 +92,41 @@ class RolloutFunction:
         trainer.eos_token_ids = [*trainer.eos_token_ids, *sorted(missing)]
         self._end_ids = frozenset(trainer.eos_token_ids)
 
-    def _simulate_replies(self, rollouts: Sequence[Rollout], sampler: Sampler) -> None:
-        """`reply` mode: one assistant turn is trained, and conversations are simulated from it to see what it leads to.
+    def _simulate_replies(self, rollouts: Sequence[Rollout], sampler: Sampler) -> list[list[Rollout]]:
+        """Add the trained turn of `reply` mode to each rollout, and return the conversations that were simulated from it to see what
+        it leads to.
 
         The look-ahead is CollabLLM's multiturn-aware reward (arXiv 2502.00640, section 3): the value of a reply is that of
         the conversation after it, with the current policy as the assistant. All conversations take each step together, so
         the policy is called 1 + `window` times.
         """
         # The policy's turn that is trained.
-        replies = sampler.turns((rollout.prompt_ids, item_seed(rollout.seed, 0)) for rollout in rollouts)
+        sampler.add_turns([(rollout, rollout.prompt_ids, item_seed(rollout.seed, 0)) for rollout in rollouts])
 
         # Its look-aheads, each with its own user and seed; a single one if nothing follows that could differ.
-        look_aheads: list[list[OpenConversation]] = []
-        for rollout, reply in zip(rollouts, replies, strict=True):
-            rollout.add_turn(reply)
-            complete = sampler.is_complete(reply)
-            look_aheads.append([])
-            for number in range(self.section.samples if self.section.window and complete else 1):
-                seed = item_seed(rollout.seed, "look", number)
-                conversation = OpenConversation(rollout.row, list(rollout.row.prompt), seed)
-                conversation.add_turn(reply, complete)
-                look_aheads[-1].append(conversation)
+        look_aheads = [
+            [
+                rollout.branch(item_seed(rollout.seed, "look", number))
+                for number in range(self.section.samples if self.section.window and rollout.is_open else 1)
+            ]
+            for rollout in rollouts
+        ]
 
         # `window` exchanges of the user and the current policy, which carry no loss.
         for exchange in range(1, self.section.window + 1):
             continued = self._add_user_turns(conversation for own in look_aheads for conversation in own)
-            turns = sampler.turns(
-                (self.chat.prompt_ids(conversation.messages), item_seed(conversation.seed, exchange))
-                for conversation in continued
+            sampler.add_turns(
+                [
+                    (conversation, self.chat.prompt_ids(conversation.messages), item_seed(conversation.seed, exchange))
+                    for conversation in continued
+                ]
             )
-            for conversation, turn in zip(continued, turns, strict=True):
-                conversation.add_turn(turn, sampler.is_complete(turn))
-
-        for rollout, reply, own in zip(rollouts, replies, look_aheads, strict=True):
-            rollout.finish(own, truncated=not sampler.is_complete(reply))
+        return look_aheads
 
     def _simulate_conversations(
         self, rollouts: Sequence[Rollout], sampler: Sampler, max_completion_length: int
     ) -> None:
-        """`conversation` mode: whole conversations are trained, each as one sequence, with loss on the policy's tokens.
+        """Simulate the whole conversations of `conversation` mode, each trained as one sequence with loss on the policy's tokens.
 
         The sequence is what the policy has really seen. Each turn is generated from the ids so far and the ids that the
         template puts between two assistant turns (`Chat.continuation_ids`), so that no token is rendered again from text.
@@ -153,43 +137,37 @@ class RolloutFunction:
         when another whole turn would not fit in `max_completion_length`, which limits the trained sequence with what stands
         between the turns. So no turn is ever truncated because of earlier turns.
         """
-        both = [(OpenConversation(each.row, list(each.row.prompt), each.seed), each) for each in rollouts]
-        conversations = [conversation for conversation, _ in both]
-
         for number in range(self.section.max_turns):
             # From the second turn on the user speaks first, between ids of the template.
-            if number:
-                self._add_user_turns(conversations)
-                for conversation, rollout in both:
-                    if not conversation.is_open:
-                        continue
-                    between = self.chat.continuation_ids(conversation.messages)
-                    # The model may have ended its turn with another token than the template does.
-                    if rollout.completion_ids[-1] != self.chat.turn_end_ids[-1]:
-                        between = (*self.chat.turn_end_ids, *between)
-                    if len(rollout.completion_ids) + len(between) + sampler.max_tokens > max_completion_length:
-                        conversation.messages.pop()  # there is no room for an answer
-                        conversation.ended = "limit"
-                    else:
-                        rollout.add_between(between)
+            for rollout in self._add_user_turns(rollouts) if number else ():
+                between = self.chat.continuation_ids(rollout.messages)
+                # The model may have ended its turn with another token than the template does.
+                if rollout.completion_ids[-1] != self.chat.turn_end_ids[-1]:
+                    between = (*self.chat.turn_end_ids, *between)
+                if len(rollout.completion_ids) + len(between) + sampler.max_tokens > max_completion_length:
+                    rollout.messages.pop()  # there is no room for an answer
+                    rollout.ended = "limit"
+                else:
+                    rollout.add_between(between)
 
             # The policy's turn, after exactly the ids that the loss will see before it.
-            continued = [(conversation, rollout) for conversation, rollout in both if conversation.is_open]
-            turns = sampler.turns(
-                ((*rollout.prompt_ids, *rollout.completion_ids), item_seed(rollout.seed, number))
-                for _, rollout in continued
+            sampler.add_turns(
+                [
+                    (rollout, (*rollout.prompt_ids, *rollout.completion_ids), item_seed(rollout.seed, number))
+                    for rollout in rollouts
+                    if rollout.is_open
+                ]
             )
-            for (conversation, rollout), turn in zip(continued, turns, strict=True):
-                rollout.add_turn(turn)
-                conversation.add_turn(turn, sampler.is_complete(turn))
 
-        for conversation, rollout in both:
-            rollout.finish([conversation], truncated=conversation.ended == "truncated")
-
-    def _add_user_turns(self, conversations: Iterable[OpenConversation]) -> list[OpenConversation]:
+    def _add_user_turns(self, conversations: Iterable[Rollout]) -> list[Rollout]:
         """Add the next user message to every open conversation, all requested at once; return those that are still open."""
-        asked = [conversation for conversation in conversations if conversation.is_open]
-        turns = self.simulator.turns([conversation.request() for conversation in asked])
+        asked = [each for each in conversations if each.is_open]
+        turns = self.simulator.turns(
+            [
+                UserRequest(each.row.intent, tuple(each.messages), item_seed(each.seed, "user"), len(each.row.prompt))
+                for each in asked
+            ]
+        )
         for conversation, turn in zip(asked, turns, strict=True):
             conversation.failure, conversation.ended = turn.failure, "user" if turn.ended else ""
             if conversation.is_open:
@@ -199,11 +177,12 @@ class RolloutFunction:
 
 @dataclass
 class Rollout:
-    """The token sequence of a sample that trl trains on, and the sample as rewards see it.
+    """A conversation in progress with its tokens, until `ended` ("user", "limit", "truncated") or `failure` is set.
 
     Attributes:
-        seed: Seed of all random choices of the sample.
+        seed: Seed of all its random choices.
         prompt_ids: [P].
+        messages: The prompt and what was said after it.
         completion_ids: [C].
         env_mask: [C], 1 on tokens that the policy sampled, 0 on those of the user and the template.
         log_probs: [C], 0.0 where the mask is 0 (as trl fills them; masked before they count); empty if the engine has none.
@@ -212,16 +191,39 @@ class Rollout:
     row: RlRow
     seed: int
     prompt_ids: tuple[int, ...]
+    messages: list[Message] = field(default_factory=list)
     completion_ids: list[int] = field(default_factory=list)
     env_mask: list[int] = field(default_factory=list)
     log_probs: list[float | None] = field(default_factory=list)
-    sample: Sample | None = None
+    ended: str = ""
+    failure: str = ""
 
-    def add_turn(self, turn: Completion) -> None:
-        """Add a turn of the policy, its end included."""
+    def __post_init__(self) -> None:
+        self.messages = self.messages or list(self.row.prompt)
+
+    @property
+    def is_open(self) -> bool:
+        return not self.ended and not self.failure
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the policy's turns so far, turn ends included."""
+        return sum(self.env_mask)
+
+    def branch(self, seed: int) -> Rollout:
+        """Return a copy that continues by itself with another seed."""
+        lists = {name: list(getattr(self, name)) for name in ("messages", "completion_ids", "env_mask", "log_probs")}
+        return replace(self, seed=seed, **lists)
+
+    def add_turn(self, turn: Completion, complete: bool) -> None:
+        """Add a turn of the policy, its end included. Users and rewards do not see its thoughts. An incomplete turn ends the
+        conversation."""
+        self.messages.append({"role": "assistant", "content": (after_thinking(turn.text) or "").strip()})
         self.completion_ids += turn.ids
         self.env_mask += [1] * len(turn.ids)
         self.log_probs += turn.log_probs
+        if not complete:
+            self.ended = "truncated"
 
     def add_between(self, ids: Sequence[int]) -> None:
         """Add the tokens between two turns of the policy."""
@@ -229,52 +231,20 @@ class Rollout:
         self.env_mask += [0] * len(ids)
         self.log_probs += [0.0] * len(ids) if self.log_probs else []
 
-    def finish(self, conversations: Sequence[OpenConversation], truncated: bool) -> None:
-        """Make the sample once all its conversations have ended."""
-        good = [conversation for conversation in conversations if not conversation.failure]
-        self.sample = Sample(
-            row=self.row,
-            conversations=tuple(tuple(conversation.messages) for conversation in good),
-            start=len(self.row.prompt),
-            tokens=sum(self.env_mask),
-            simulated_tokens=tuple(conversation.tokens for conversation in good),
-            truncated=truncated,
-            ended=tuple(conversation.ended or "limit" for conversation in good),
-            failures=tuple(conversation.failure for conversation in conversations if conversation.failure),
-        )
 
-
-@dataclass
-class OpenConversation:
-    """A conversation in progress, until `ended` ("user", "limit", "truncated") or `failure` is set.
-
-    Attributes:
-        row: The row that it begins with.
-        tokens: Tokens of the policy's turns so far, turn ends included.
-    """
-
-    row: RlRow
-    messages: list[Message]
-    seed: int
-    tokens: int = 0
-    ended: str = ""
-    failure: str = ""
-
-    @property
-    def is_open(self) -> bool:
-        return not self.ended and not self.failure
-
-    def request(self) -> UserRequest:
-        """Return the request for the next user turn."""
-        seed, start = item_seed(self.seed, "user"), len(self.row.prompt)
-        return UserRequest(self.row.intent, tuple(self.messages), seed, start)
-
-    def add_turn(self, turn: Completion, complete: bool) -> None:
-        """Add a turn of the policy without its thoughts, which users and rewards do not see; an incomplete turn ends the conversation."""
-        self.messages.append({"role": "assistant", "content": (after_thinking(turn.text) or "").strip()})
-        self.tokens += len(turn.ids)
-        if not complete:
-            self.ended = "truncated"
+def sample_of(rollout: Rollout, conversations: Sequence[Rollout]) -> Sample:
+    """Return a trained rollout as rewards see it, with the finished conversations that it led to."""
+    good = [conversation for conversation in conversations if not conversation.failure]
+    return Sample(
+        row=rollout.row,
+        conversations=tuple(tuple(conversation.messages) for conversation in good),
+        start=len(rollout.row.prompt),
+        tokens=rollout.tokens,
+        simulated_tokens=tuple(conversation.tokens for conversation in good),
+        truncated=rollout.ended == "truncated",
+        ended=tuple(conversation.ended or "limit" for conversation in good),
+        failures=tuple(conversation.failure for conversation in conversations if conversation.failure),
+    )
 
 
 def check_launch(simulator: SimulatorSection, accelerator: Any) -> None:
@@ -318,13 +288,14 @@ class Sampler:
     max_tokens: int
     end_ids: frozenset[int]
 
-    def turns(self, prompts: Iterable[tuple[Sequence[int], int]]) -> list[Completion]:
-        """Return one turn of at most `max_tokens` for each (prompt ids, seed), in order."""
+    def add_turns(self, asked: Sequence[tuple[Rollout, Sequence[int], int]]) -> None:
+        """Add a turn of at most `max_tokens` to each of (rollout, the ids before the turn, seed)."""
         stop_ids = tuple(sorted({*self.chat.answer_stop_ids, *self.end_ids}))
         made = self.policy(
-            [Request(tuple(ids), self.max_tokens, stop_ids, self.temperature, seed) for ids, seed in prompts]
+            [Request(tuple(ids), self.max_tokens, stop_ids, self.temperature, seed) for _, ids, seed in asked]
         )
-        return [replace(turn, text=self.chat.whole_reply(turn.text)) for turn in made]
+        for (rollout, _, _), turn in zip(asked, made, strict=True):
+            rollout.add_turn(replace(turn, text=self.chat.whole_reply(turn.text)), self.is_complete(turn))
 
     def is_complete(self, turn: Completion) -> bool:
         """Return True if a turn ended by itself: not at its limit, and not with the header of another turn."""

@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
+from nextturn.data_builders.simulators import open_simulator
 from nextturn.probe.models.folders import load_tokenizer, resolve
 from nextturn.probe.text.chat import Chat
 from nextturn.train import rollouts
 from nextturn.train.encoding import prompt_dataset
 from nextturn.train.overrides import RolloutTrainer
 from nextturn.train.policy import load_policy
-from nextturn.train.rollouts import Sampler, make_rollout
+from nextturn.train.rollouts import RolloutFunction, Sampler
 from nextturn.train.scoring import ComposedReward, Rewards
 from nextturn.train.sections import ModelSection, RewardSection, RolloutSection
 from support.grpo_parts import rl_row
@@ -79,6 +80,7 @@ def _train(arguments: argparse.Namespace, look_ahead: bool) -> list[dict[str, fl
     tokenizer = load_tokenizer(folder)
     chat = Chat(tokenizer)
     rows = {row.id: row for row in (rl_row(number, withheld=number % 2 == 0) for number in range(3, 3 + STEPS))}
+    section = RolloutSection(window=arguments.window, max_turn_tokens=arguments.tokens)
     generated, scored = Clock(rollouts, "collect"), Clock(Rewards, "score")
     steps: list[dict[str, float]] = []
 
@@ -94,8 +96,9 @@ def _train(arguments: argparse.Namespace, look_ahead: bool) -> list[dict[str, fl
     with (
         tempfile.TemporaryDirectory() as out,
         closing(Rewards(RewardSection(), 0)) as rewards,
-        closing(make_rollout(_section(arguments), chat, rows, 0)) as rollout,
+        open_simulator(section.simulator, 0, "rollout.simulator") as simulator,
     ):
+        rollout = RolloutFunction(section, chat, rows, simulator, 0)
         args = GRPOConfig(
             output_dir=out, use_cpu=True, bf16=True, report_to=[], num_generations=arguments.samples, seed=0,
             per_device_train_batch_size=arguments.samples, max_steps=STEPS, max_completion_length=arguments.tokens,
@@ -111,10 +114,6 @@ def _train(arguments: argparse.Namespace, look_ahead: bool) -> list[dict[str, fl
         trainer.train()
     assert trainer.state.num_input_tokens_seen >= arguments.samples * arguments.tokens * STEPS, "every turn is whole"
     return steps[WARM:]
-
-
-def _section(arguments: argparse.Namespace) -> RolloutSection:
-    return RolloutSection(window=arguments.window, max_turn_tokens=arguments.tokens)
 
 
 def _length(completions: Sequence[Any], **_: Any) -> list[float]:

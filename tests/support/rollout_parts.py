@@ -94,7 +94,7 @@ def chat_of(folder: Path) -> Chat:
 
 
 def rollout_of(chat: Chat, simulator: Any, seed: int = 3, **section: Any) -> RolloutFunction:
-    return RolloutFunction(RolloutSection(**section), chat, ROWS, simulator, seed, lambda: None)
+    return RolloutFunction(RolloutSection(**section), chat, ROWS, simulator, seed)
 
 
 def trainer_of(folder: Path, rollout: Any, out: Path, stops_early: float = 0.0, **args: Any) -> Any:

@@ -17,10 +17,10 @@ from nextturn.probe.command.sections import VllmSection
 from nextturn.probe.engines.base import Completion
 from nextturn.probe.questions.simulation import UserRequest, UserTurn
 from nextturn.train.rewards import Sample, Scored
-from nextturn.train.rollouts import OpenConversation, check_launch, make_rollout, open_policy
+from nextturn.train.rollouts import Rollout, check_launch, open_policy
 from nextturn.train.samples import reward_figures
 from nextturn.train.scoring import check_failures
-from nextturn.train.sections import RewardSection, RolloutSection
+from nextturn.train.sections import RewardSection
 from support.rollout_parts import ROWS, Calls, ToldUsers, chat_of, redrawn, rolled, rollout_of, trainer_of
 
 TALKATIVE = ["Why?", "And then?", "Ok.", "What now?"]
@@ -61,7 +61,7 @@ def test_only_the_first_reply_is_trained_and_all_look_ahead_together(
 
 
 def test_users_and_rewards_see_no_thoughts() -> None:
-    conversation = OpenConversation(ROWS["a"], [], 0)
+    conversation = Rollout(ROWS["a"], 0, ())
     for text, seen in (("<think>\nHow many?\n</think>\n\nIt is 7.", "It is 7."), ("<think>\nIt is 7.", ""), ("7", "7")):
         conversation.add_turn(Completion(text, 3, "stop", (1, 2, 3)), True)
         assert conversation.messages[-1]["content"] == seen
@@ -235,6 +235,6 @@ def test_a_simulator_that_the_launch_would_tear_apart_is_refused(
 
 def test_the_trainers_own_arguments_are_checked_before_the_first_sample(tiny_chatml: Path, tmp_path: Path) -> None:
     trainer = trainer_of(tiny_chatml, lambda *_: {}, tmp_path, top_p=0.9)
-    rollout = make_rollout(RolloutSection(max_turn_tokens=12), chat_of(tiny_chatml), ROWS, 0)
+    rollout = rollout_of(chat_of(tiny_chatml), ToldUsers(lambda number: ["END"]), max_turn_tokens=12)
     with pytest.raises(RecipeError, match="train.top_p"):
         rolled(rollout, trainer, "a")
