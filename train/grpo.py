@@ -54,7 +54,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from nextturn.train.rewards import check_columns
     from nextturn.train.rollouts import RolloutFunction
     from nextturn.train.samples import print_step_lines
-    from nextturn.train.scoring import ComposedReward, Rewards, shared_columns
+    from nextturn.train.scoring import Rewards, shared_columns
 
     # All input is checked before the model is loaded.
     run = Run(recipe, resume)
@@ -70,14 +70,13 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
 
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its
     # parts, or leaves the sample out if a required part fails. trl computes advantages within each group.
+    columns = shared_columns(prompts.every.values())
+    group, held_out, folder = args.num_generations, prompts.held_out, run.run_dir / "samples"
     with (
-        closing(Rewards(recipe.reward, args.seed, shared_columns(prompts.every.values()))) as rewards,
+        closing(Rewards(recipe.reward, args.seed, columns, group, held_out, folder)) as reward,
         open_simulator(recipe.rollout.simulator, args.seed, "rollout.simulator") as simulator,
     ):
         rollout = RolloutFunction(recipe.rollout, run.chat, prompts.every, simulator, args.seed)
-        reward = ComposedReward(
-            rewards, args.num_generations, recipe.reward.max_failed, prompts.held_out, run.run_dir / "samples"
-        )
         run.begin()
         model = run.load_policy()
         colocated = args.use_vllm and args.vllm_mode == "colocate"

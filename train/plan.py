@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nextturn.data_builders.rows import load_rl_rows
 from nextturn.data_builders.sections import RoleSection, load_data_recipe
@@ -17,35 +18,12 @@ from nextturn.probe.models.folders import ModelFolder, load_chat, resolve, token
 from nextturn.probe.models.weights import ADAPTER_CONFIG, CONFIG, weight_files
 from nextturn.probe.run import sets_within_reach, work_of
 from nextturn.probe.text.chat import Chat, Message
-from nextturn.train import memory
-from nextturn.train.encoding import (
-    IGNORED,
-    as_dataset,
-    choose_prompts,
-    data_path,
-    listed_kinds,
-    load_pairs,
-    make_pairs,
-    make_rows,
-    probed_in_training,
-    read_conversations,
-    show_loss,
-    tellable,
-)
+from nextturn.train import encoding, memory
 from nextturn.train.policy import held_in
 from nextturn.train.resume import watch_line
 from nextturn.train.rewards import check_columns
 from nextturn.train.scoring import open_workers, shared_columns
-from nextturn.train.sections import (
-    LATER,
-    MAX_COMPLETION,
-    DataSection,
-    DpoRecipe,
-    GrpoRecipe,
-    SftRecipe,
-    TrainRecipe,
-    batch_of,
-)
+from nextturn.train.sections import LATER, MAX_COMPLETION, DpoRecipe, GrpoRecipe, SftRecipe, TrainRecipe, batch_of
 from nextturn.train.setup import cpu_wanted
 
 LARGE = 1e9  # parameters from which on nobody trains on a CPU
@@ -112,7 +90,7 @@ def _built(recipe: TrainRecipe) -> Path | None:
         output = Path(load_data_recipe(Path(recipe.data.recipe)).output.path)
         if not (output / "manifest.json").is_file():
             return None
-    return data_path(recipe.data.path, recipe.data.recipe)
+    return encoding.data_path(recipe.data.path, recipe.data.recipe)
 
 
 @dataclass
@@ -160,12 +138,12 @@ class RunPlan:
         if path is None or self.chat is None:
             yield f"data      {self.unknown('rows and tokens', path)}"
         else:
-            section: DataSection = self.recipe.data  # type: ignore[assignment]
+            section: Any = self.recipe.data
             loss_on, longest = section.loss_on, self.arguments.get("max_length", 1024)
             skipped: list[str] = []
-            conversations = list(read_conversations(path, section, skipped))
+            conversations = list(encoding.read_conversations(path, section, skipped))
             self.conversations = conversations
-            rows, counts = make_rows(conversations, self.chat, loss_on, longest, skipped)
+            rows, counts = encoding.make_rows(conversations, self.chat, loss_on, longest, skipped)
             of_user = f" on user turns, {counts.intents:,} conversations with an intent" if loss_on == "user" else ""
             yield (
                 f"data      {path}: {counts.conversations:,} conversations, {counts.rows:,} rows, {counts.tokens:,} tokens, "
@@ -175,13 +153,15 @@ class RunPlan:
             )
             if section.validation:
                 left_out: list[str] = []
-                held_out = read_conversations(located(section.validation, "data.validation"), section, left_out)
-                _, known = make_rows(held_out, self.chat, loss_on, longest, left_out)
+                held_out = encoding.read_conversations(
+                    located(section.validation, "data.validation"), section, left_out
+                )
+                _, known = encoding.make_rows(held_out, self.chat, loss_on, longest, left_out)
                 yield f"validate  {section.validation}: {known.conversations:,} conversations, {known.skipped + known.too_long} left out"
             self.example = ["an example, tokens with loss are between ⟦ and ⟧:", *_shown(rows[0], self.chat)]
             self.rows = counts.rows
             if self.arguments.get("packing"):
-                self.rows = len(as_dataset(rows, self.length))
+                self.rows = len(encoding.as_dataset(rows, self.length))
                 yield f"packing   into {self.rows:,} sequences of at most {self.length:,} tokens"
         yield self.steps_line()
 
@@ -189,17 +169,17 @@ class RunPlan:
         if path is None or self.chat is None:
             yield f"data      {self.unknown('pairs and tokens', path)}"
         else:
-            pairs = list(load_pairs(path))
+            pairs = list(encoding.load_pairs(path))
             self.conversations = [pair.prompt for pair in pairs]
-            rows, counts = make_pairs(pairs, self.chat, self.arguments.get("max_length", 1024))
+            rows, counts = encoding.make_pairs(pairs, self.chat, self.arguments.get("max_length", 1024))
             yield (
-                f"data      {path}: {counts.pairs:,} pairs{listed_kinds(counts.kinds)}, {counts.tokens:,} tokens of both sides, "
+                f"data      {path}: {counts.pairs:,} pairs{encoding.listed_kinds(counts.kinds)}, {counts.tokens:,} tokens of both sides, "
                 f"longest {counts.longest}, {counts.too_long} too long and left out"
             )
             self.example = [f"an example ({pairs[0].kind}), the compared tokens of both sides are between ⟦ and ⟧:"]
             for side in ("chosen", "rejected"):
                 prompt, reply = rows[0]["prompt_ids"], rows[0][f"{side}_ids"]
-                row = {"input_ids": prompt + reply, "labels": [IGNORED] * len(prompt) + reply}
+                row = {"input_ids": prompt + reply, "labels": [encoding.IGNORED] * len(prompt) + reply}
                 self.example += [f"  {side}:", *_shown(row, self.chat)]
             self.rows = counts.pairs
         loss = " + ".join(self.arguments.get("loss_type") or ["sigmoid"])
@@ -224,15 +204,17 @@ class RunPlan:
         if path is None or self.chat is None:
             yield f"prompts   {self.unknown('number and tokens', path)}"
         else:
-            rows = tellable(load_rl_rows(path), rollout)
-            chosen = choose_prompts(rows, recipe.data, self.chat, given.get("seed", 42), batch.prompts, str(path))
+            rows = encoding.tellable(load_rl_rows(path), rollout)
+            chosen = encoding.choose_prompts(
+                rows, recipe.data, self.chat, given.get("seed", 42), batch.prompts, str(path)
+            )
             check_columns(chosen.every.values(), reward.weight_of, str(path))
             self.conversations = [row.prompt for row in chosen.every.values()]
             columns = shared_columns(chosen.every.values())
             counts, first = chosen.counts, next(iter(chosen.trained.values()))
             self.rows = counts.prompts
             yield (
-                f"prompts   {path}: {counts.prompts:,}{listed_kinds(counts.kinds)}, {counts.tokens / counts.prompts:,.0f} tokens "
+                f"prompts   {path}: {counts.prompts:,}{encoding.listed_kinds(counts.kinds)}, {counts.tokens / counts.prompts:,.0f} tokens "
                 f"on average, longest {counts.longest}, {counts.too_long} too long and left out, {counts.held_out} held out"
             )
             facts = [first.kind, first.answer and f"the answer is {first.answer}"]
@@ -350,7 +332,7 @@ class RunPlan:
         if LATER.search(name) and not Path(name).exists():
             later.append(Path(name).parents[1 if Path(name).name.startswith("checkpoint-") else 0])
         within_reach = sets_within_reach(probe, self.unchecked, later)
-        yield from probed_in_training(
+        yield from encoding.probed_in_training(
             self.conversations, {name: loaded.questions for name, loaded in within_reach.items() if loaded}
         )
         for set_name, loaded in within_reach.items():
@@ -370,4 +352,4 @@ def _calls(role: RoleSection, calls: int) -> str:
 
 
 def _shown(row: dict[str, list[int]], chat: Chat) -> list[str]:
-    return [f"  | {line}" for line in show_loss(row, chat.tokenizer).splitlines()]
+    return [f"  | {line}" for line in encoding.show_loss(row, chat.tokenizer).splitlines()]

@@ -16,24 +16,10 @@ from statistics import fmean
 
 import yaml
 
-from nextturn.data_builders.asked_for import (
-    LONGEST_ANSWER,
-    asked_about,
-    asks_instead,
-    marked_answer,
-    questions,
-    states_result,
-)
-from nextturn.data_builders.dialogue.replies import (
-    CUT,
-    EMPTY,
-    ROLE_LABEL,
-    Parsed,
-    Reply,
-    read_assistant,
-    read_reply,
-    same_words,
-)
+from nextturn.data_builders import asked_for
+from nextturn.data_builders.asked_for import LONGEST_ANSWER, marked_answer, questions
+from nextturn.data_builders.dialogue import replies
+from nextturn.data_builders.dialogue.replies import Parsed, Reply
 from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel
 from nextturn.data_builders.rows import RlRow
 from nextturn.probe.command.errors import DataError
@@ -188,15 +174,15 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
         if marked:
             return -1.0
         # What is withheld has a name, or is read off the sentences of the problem that state it.
-        about = asked_about(reply, row.intent.names, said, row.hidden_sentences, row.ask)
+        about = asked_for.asked_about(reply, row.intent.names, said, row.hidden_sentences, row.ask)
         if about & {"withheld", "anything"}:
             return 1.0 if "withheld" in about else HALF
         return 0.0 if any(question.endswith("?") for question in questions(reply)) else -1.0
     if row.kind == HINT:
         if row.turn:  # the user tries, and the reply says whether that is right
             return None
-        return -1.0 if states_result(row.answer, row.prompt, reply) else 1.0
-    if asks_instead(reply, said):
+        return -1.0 if asked_for.states_result(row.answer, row.prompt, reply) else 1.0
+    if asked_for.asks_instead(reply, said):
         return -1.0
     if not row.turn and not re.search(r"\d|\\boxed", reply):
         return 0.0
@@ -226,7 +212,7 @@ def turn_marks(messages: Messages, place: int) -> tuple[bool, bool, bool]:
     earlier = said_by(messages[:place], "assistant")
     asked = set(content_stems(messages[place - 1]["content"]))
     takes_up = not asked or bool(asked & set(content_stems(text)))
-    return takes_up, text.count("?") <= 1, not any(same_words(text, other) for other in earlier)
+    return takes_up, text.count("?") <= 1, not any(replies.same_words(text, other) for other in earlier)
 
 
 # --- Interactivity by judge: a model gives each whole conversation a verdict from 1 to 5, scaled to 0 to 1.
@@ -249,9 +235,9 @@ def judge_prompt(messages: Messages) -> Messages:
 
 def read_judge(reply: Reply) -> Parsed:
     """Return the last verdict of a judge's reply; unusable if the reply was cut, or has no number from 1 to 5."""
-    text, unusable = read_reply(reply)
-    if unusable == CUT:  # a verdict in it is a draft
-        return Parsed(text, CUT)
+    text, unusable = replies.read_reply(reply)
+    if unusable == replies.CUT:  # a verdict in it is a draft
+        return Parsed(text, replies.CUT)
     found = _FROM_1_TO_5.match(after_verdict(reply.text))
     return Parsed(found.group(1)) if found else Parsed(text, "no_verdict")
 
@@ -324,9 +310,9 @@ def form(sample: Sample) -> Score:
         turns = said_by(conversation[sample.start :], "assistant")
         own_voice, no_loop = [], []
         for text in turns:
-            unusable = read_assistant(Reply(text)).unusable
-            own_voice.append(unusable not in (EMPTY, ROLE_LABEL) and not _NEXT_PROBLEM.search(text))
-            no_loop.append(unusable != EMPTY and not loops(text))
+            unusable = replies.read_assistant(Reply(text)).unusable
+            own_voice.append(unusable not in (replies.EMPTY, replies.ROLE_LABEL) and not _NEXT_PROBLEM.search(text))
+            no_loop.append(unusable != replies.EMPTY and not loops(text))
         marks = [fmean(own_voice), fmean(no_loop)]
 
         answering = next((text for text in reversed(turns) if strict_answer(text) is not None), None)

@@ -212,8 +212,10 @@ class Rollout:
 
     def branch(self, seed: int) -> Rollout:
         """Return a copy that continues by itself with another seed."""
-        lists = {name: list(getattr(self, name)) for name in ("messages", "completion_ids", "env_mask", "log_probs")}
-        return replace(self, seed=seed, **lists)
+        ids, mask, log_probs = list(self.completion_ids), list(self.env_mask), list(self.log_probs)
+        return replace(
+            self, seed=seed, messages=list(self.messages), completion_ids=ids, env_mask=mask, log_probs=log_probs
+        )
 
     def add_turn(self, turn: Completion, complete: bool) -> None:
         """Add a turn of the policy, its end included. Users and rewards do not see its thoughts. An incomplete turn ends the

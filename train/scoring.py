@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,17 +27,31 @@ from nextturn.train.rewards import PARTS, Sample, Score, Scored, capped, compose
 from nextturn.train.samples import group_figures, reward_figures, watch_figures, write_samples
 from nextturn.train.sections import RewardSection
 
+_REASONS_SHOWN = 3
+
 
 class Rewards:
-    """Scores samples until it is closed.
+    """The reward function that trl calls once per generation, on every process with its own samples. It works until it is closed.
+
+    Args:
+        columns: What every prompt has, for custom functions in trl's form; None if that is not known yet.
+        num_generations: Samples of a group; groups are contiguous over all processes in their order.
+        held_out: Ids of rows that are not trained on. A generation has such rows only or none: trl evaluates separately.
+        folder: Directory for samples of every trained generation; None writes none.
 
     Raises:
         RecipeError: A custom function cannot be loaded.
         BadInput: The judge's server cannot be used.
     """
 
-    def __init__(self, section: RewardSection, seed: int, columns: Collection[str] | None = None) -> None:
-        self._section, self._seed, opened = section, seed, ExitStack()
+    __name__ = "composed"  # trl's name for it in the log
+
+    def __init__(
+        self, section: RewardSection, seed: int, columns: Collection[str] | None = None, num_generations: int = 1,
+        held_out: Container[str] = (), folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.section, self.num_generations, self.held_out, self.folder = section, num_generations, held_out, folder
+        self._seed, self._failures_seen, opened = seed, set[str](), ExitStack()
         self._workers = opened.enter_context(closing(open_workers(section, columns)))
         self._custom_alone = bool(section.custom) and not any(section.weight_of[name] for name in PARTS)
         self._judge = None
@@ -48,7 +61,7 @@ class Rewards:
 
     def score(self, samples: Sequence[Sample]) -> list[Scored]:
         """Return one reward for each sample, in order. No call is waited for longer than its time limit."""
-        section = self._section
+        section = self.section
         calls = [  # begun first: the workers run while the judge's servers do
             {name: self._workers.start(call_custom, part.function, sample) for name, part in section.custom.items()}
             for sample in samples
@@ -68,6 +81,50 @@ class Rewards:
             kept = parts if self._custom_alone else capped(sample, parts)
             scored.append(compose(kept, section.weight_of, section.required_parts))
         return scored
+
+    def __call__(
+        self,
+        samples: Sequence[Sample],
+        trainer_state: Any,
+        log_metric: Callable[[str, float], None],
+        log_extra: Callable[[str, list[Any]], None],
+        **_: Any,
+    ) -> list[float | None]:
+        """Return the reward of each sample, None if it has none.
+
+        Raises:
+            TrainingStopped: Too many samples of a trained generation have no reward; on every process alike.
+        """
+        from accelerate.utils import gather_object
+
+        scored = self.score(samples)
+        # Every process sees the samples of all, so that all stop together and log the same figures.
+        every, every_scored = gather_object(list(samples)), gather_object(scored)
+        trained = samples[0].row.id not in self.held_out
+        problem = check_failures(every_scored, self.section.max_failed)
+        if problem is not None and trained:
+            raise TrainingStopped(
+                f"stopped before step {trainer_state.global_step + 1}: {problem}. Fix the cause, or leave the part out of "
+                "reward.required; the same command then goes on from the last checkpoint, if there is one"
+            )
+        if problem is not None:  # a batch may be a single sample, and no step depends on it
+            say(f"warning: step {trainer_state.global_step}: of a batch of held-out prompts {problem}")
+
+        figures = {**reward_figures(every, every_scored), **watch_figures(every)}
+        if trained:
+            figures |= group_figures(every_scored, self.num_generations)
+            if self.folder is not None and is_main_process():
+                write_samples(self.folder / f"step-{trainer_state.global_step + 1}.jsonl", every, every_scored)
+        # A failure that occurred once is logged as 0 later: trl averages the values between two log lines.
+        self._failures_seen |= {name for name in figures if name.startswith(("reward/none/", "simulator/failed/"))}
+        for name, value in {**dict.fromkeys(sorted(self._failures_seen), 0.0), **figures}.items():
+            log_metric(name, value)
+
+        # trl's own table of completions: this process's samples.
+        log_extra("row", [sample.row.id for sample in samples])
+        for part in sorted({part for reward in scored for part in reward.parts}):
+            log_extra(part, [reward.parts.get(part) for reward in scored])
+        return [reward.value for reward in scored]
 
 
 # --- Custom: functions of the user's, called in workers, so that a slow or broken function delays nothing else.
@@ -155,79 +212,6 @@ def shared_columns(rows: Iterable[RlRow]) -> list[str]:
     every = list(rows)
     own = [name for name in every[0].columns if all(name in row.columns for row in every)]
     return [*own, *(name for name in OF_ROW if all(getattr(row, name) for row in every))]
-
-
-# --- The reward function.
-
-_REASONS_SHOWN = 3
-
-
-@dataclass(eq=False)
-class ComposedReward:
-    """Called by trl once per generation, on every process with its own samples.
-
-    Args:
-        rewards: Scores this process's samples.
-        num_generations: Samples of a group; groups are contiguous over all processes in their order.
-        max_failed: Share of samples without a reward above which every process stops; for held-out rows it warns.
-        held_out: Ids of rows that are not trained on. A generation has such rows only or none: trl evaluates separately.
-        folder: Directory for samples of every trained generation; None writes none.
-    """
-
-    rewards: Rewards
-    num_generations: int
-    max_failed: float
-    held_out: Container[str] = ()
-    folder: Path | None = None
-
-    __name__ = "composed"  # trl's name for it in the log
-
-    def __post_init__(self) -> None:
-        self._failures_seen: set[str] = set()
-
-    def __call__(
-        self,
-        samples: Sequence[Sample],
-        trainer_state: Any,
-        log_metric: Callable[[str, float], None],
-        log_extra: Callable[[str, list[Any]], None],
-        **_: Any,
-    ) -> list[float | None]:
-        """Return the reward of each sample, None if it has none.
-
-        Raises:
-            TrainingStopped: Too many samples of a trained generation have no reward; on every process alike.
-        """
-        from accelerate.utils import gather_object
-
-        scored = self.rewards.score(samples)
-        # Every process sees the samples of all, so that all stop together and log the same figures.
-        every, every_scored = gather_object(list(samples)), gather_object(scored)
-        trained = samples[0].row.id not in self.held_out
-        problem = check_failures(every_scored, self.max_failed)
-        if problem is not None and trained:
-            raise TrainingStopped(
-                f"stopped before step {trainer_state.global_step + 1}: {problem}. Fix the cause, or leave the part out of "
-                "reward.required; the same command then goes on from the last checkpoint, if there is one"
-            )
-        if problem is not None:  # a batch may be a single sample, and no step depends on it
-            say(f"warning: step {trainer_state.global_step}: of a batch of held-out prompts {problem}")
-
-        figures = {**reward_figures(every, every_scored), **watch_figures(every)}
-        if trained:
-            figures |= group_figures(every_scored, self.num_generations)
-            if self.folder is not None and is_main_process():
-                write_samples(self.folder / f"step-{trainer_state.global_step + 1}.jsonl", every, every_scored)
-        # A failure that occurred once is logged as 0 later: trl averages the values between two log lines.
-        self._failures_seen |= {name for name in figures if name.startswith(("reward/none/", "simulator/failed/"))}
-        for name, value in {**dict.fromkeys(sorted(self._failures_seen), 0.0), **figures}.items():
-            log_metric(name, value)
-
-        # trl's own table of completions: this process's samples.
-        log_extra("row", [sample.row.id for sample in samples])
-        for part in sorted({part for reward in scored for part in reward.parts}):
-            log_extra(part, [reward.parts.get(part) for reward in scored])
-        return [reward.value for reward in scored]
 
 
 def check_failures(scored: Sequence[Scored], limit: float) -> str | None:

@@ -26,7 +26,7 @@ from nextturn.train.encoding import prompt_dataset
 from nextturn.train.overrides import RolloutTrainer
 from nextturn.train.policy import load_policy
 from nextturn.train.rollouts import RolloutFunction, Sampler
-from nextturn.train.scoring import ComposedReward, Rewards
+from nextturn.train.scoring import Rewards
 from nextturn.train.sections import ModelSection, RewardSection, RolloutSection
 from support.grpo_parts import rl_row
 
@@ -95,7 +95,7 @@ def _train(arguments: argparse.Namespace, look_ahead: bool) -> list[dict[str, fl
 
     with (
         tempfile.TemporaryDirectory() as out,
-        closing(Rewards(RewardSection(), 0)) as rewards,
+        closing(Rewards(RewardSection(max_failed=1.0), 0, num_generations=arguments.samples)) as rewards,
         open_simulator(section.simulator, 0, "rollout.simulator") as simulator,
     ):
         rollout = RolloutFunction(section, chat, rows, simulator, 0)
@@ -105,7 +105,7 @@ def _train(arguments: argparse.Namespace, look_ahead: bool) -> list[dict[str, fl
             gradient_checkpointing=False, disable_tqdm=True, save_strategy="no", logging_steps=STEPS + 1,
             generation_kwargs=None if look_ahead else {"min_new_tokens": arguments.tokens},
         )  # fmt: skip
-        reward = ComposedReward(rewards, arguments.samples, 1.0) if look_ahead else _length
+        reward = rewards if look_ahead else _length
         trainer = RolloutTrainer(
             model=load_policy(folder, ModelSection(name=arguments.model, dtype="float32")), reward_funcs=reward,
             args=args, train_dataset=prompt_dataset(rows.values()), processing_class=tokenizer,

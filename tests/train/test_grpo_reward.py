@@ -15,8 +15,8 @@ from nextturn.probe.models.folders import load_tokenizer, resolve
 from nextturn.probe.text.chat import Chat
 from nextturn.train.rewards import Sample, Scored
 from nextturn.train.samples import ends_generic, watch_figures
-from nextturn.train.scoring import ComposedReward
-from nextturn.train.sections import ModelSection
+from nextturn.train.scoring import Rewards
+from nextturn.train.sections import ModelSection, RewardSection
 from support.grpo_parts import rl_row
 from support.sample_parts import sample
 
@@ -24,10 +24,11 @@ from support.sample_parts import sample
 JUDGED = ((1.0, 0.8), (1.0, None), (1.0, 0.8), (0.0, 0.2))
 
 
-class Given:
-    """Scores that are given, in the order of the samples."""
+class Given(Rewards):
+    """A reward in groups of four whose scores are given, in the order of the samples."""
 
-    def __init__(self, *parts: tuple[float | None, float | None]) -> None:
+    def __init__(self, *parts: tuple[float | None, float | None], max_failed: float = 0.2, **given: Any) -> None:
+        super().__init__(RewardSection(max_failed=max_failed), 0, num_generations=4, **given)
         self.parts = parts
 
     def score(self, samples: Sequence[Sample]) -> list[Scored]:
@@ -41,7 +42,7 @@ class Given:
         return scored
 
 
-def call(reward: ComposedReward, samples: Sequence[Sample], step: int = 0) -> Any:
+def call(reward: Rewards, samples: Sequence[Sample], step: int = 0) -> Any:
     """Calls the reward as trl does; gives the rewards and what was logged."""
     figures: dict[str, float] = {}
     columns: dict[str, list[Any]] = {}
@@ -90,7 +91,7 @@ def recorded(tiny_chatml: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
             "logprobs": None, "samples": samples,
         }  # fmt: skip
 
-    reward = ComposedReward(Given(*scores), 4, max_failed=0.2)
+    reward = Given(*scores)
     args = GRPOConfig(
         output_dir=str(tmp_path_factory.mktemp("run")), use_cpu=True, bf16=False, report_to=[], num_generations=4, shuffle_dataset=False,
         per_device_train_batch_size=8, max_steps=1, logging_steps=1, disable_tqdm=True, save_strategy="no",
@@ -133,7 +134,7 @@ def test_the_log_of_a_recorded_batch_has_every_part_by_itself(recorded: Any) -> 
 def test_failures_on_held_out_prompts_are_said_and_end_no_run(capsys: pytest.CaptureFixture[str]) -> None:
     """A batch of an evaluation may be a single sample, and no step is taken by it."""
     unseen = rl_row(50)
-    reward = ComposedReward(Given((1.0, None)), 4, max_failed=0.2, held_out={unseen.id})
+    reward = Given((1.0, None), held_out={unseen.id})
     rewards, figures, _ = call(reward, [sample("101", row=unseen)], step=20)
     assert rewards == [None] and figures["reward/none"] == 1
     said = capsys.readouterr().out
@@ -144,12 +145,12 @@ def test_failures_on_held_out_prompts_are_said_and_end_no_run(capsys: pytest.Cap
 
 
 def test_a_few_failures_leave_the_sample_out_and_are_counted_as_0_later() -> None:
-    reward = ComposedReward(Given(*JUDGED), 4, max_failed=0.25)
+    reward = Given(*JUDGED, max_failed=0.25)
     rewards, figures, columns = call(reward, group())
     assert rewards == [0.9, None, 0.9, 0.1]
     assert figures["reward/none/interactivity/judge_timeout"] == 0.25
     assert columns["interactivity"] == [0.8, None, 0.8, 0.2]
-    reward.rewards = Given(*[(1.0, 0.5)] * 4)
+    reward.parts = [(1.0, 0.5)] * 4
     _, figures, _ = call(reward, group())
     assert figures["reward/none/interactivity/judge_timeout"] == 0, "else a mean over log lines would overstate it"
 
@@ -157,7 +158,7 @@ def test_a_few_failures_leave_the_sample_out_and_are_counted_as_0_later() -> Non
 def test_groups_that_teach_nothing_are_counted() -> None:
     lost, good = [(1.0, None)] * 3 + [(1.0, 1.0)], [(0.0, 0.5), (1.0, 0.5)] * 2
     flat = [(0.0, 0.5), (0.0, 0.25)] * 2  # rewards that differ in style alone
-    reward = ComposedReward(Given(*lost, *flat, *good, *flat), 4, max_failed=1.0)
+    reward = Given(*lost, *flat, *good, *flat, max_failed=1.0)
     _, figures, _ = call(reward, group(16))
     assert (figures["groups/lost"], figures["groups/flat"]) == (0.25, 0.5)
 
