@@ -10,14 +10,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from nextturn.data_builders.rows import RlRow, first_faults, load_sft_rows, read_sft_rows, shards
+from nextturn.data_builders.rows import RlRow, first_faults, load_rl_rows, load_sft_rows, read_sft_rows, shards
 from nextturn.data_builders.sections import load_data_recipe
 from nextturn.probe.command.errors import DataError, TemplateError
 from nextturn.probe.command.terminal import say_once
 from nextturn.probe.data.messages import check_messages, check_text
 from nextturn.probe.data.tables import is_saved, located, place, read_rows
 from nextturn.probe.text.chat import Chat, LossOn, Message
-from nextturn.train.sections import DataSection, PromptSection, RolloutSection
+from nextturn.train.rewards import check_columns
+from nextturn.train.sections import DataSection, GrpoRecipe, RolloutSection
 
 IGNORED = -100  # the label that torch's cross-entropy ignores
 
@@ -319,18 +320,17 @@ class Prompts:
         return {**self.trained, **self.held_out}
 
 
-def choose_prompts(
-    rows: Sequence[RlRow], section: PromptSection, chat: Chat, seed: int, least: int, where: str
-) -> Prompts:
+def choose_prompts(recipe: GrpoRecipe, where: Path, chat: Chat, seed: int, least: int) -> Prompts:
     """Choose the prompts to train on and those to hold out from a data build's rl rows.
 
     Args:
+        where: The data build, or a file of prompts.
         least: Prompts of one generation batch; with fewer, trl would train no step.
-        where: Name of the rows in errors.
 
     Raises:
-        DataError: The section names an unknown kind, or there are too few prompts.
+        DataError: The recipe names an unknown kind, there are too few prompts, or they lack what the reward needs.
     """
+    section, rows = recipe.data, tellable(load_rl_rows(where), recipe.rollout)
     kept = [row for row in rows if section.kinds is None or row.kind in section.kinds]
     known = {row.kind for row in rows}
     for kind in section.kinds or ():
@@ -351,15 +351,12 @@ def choose_prompts(
             f"{where}: {len(short)} prompts, expected at least the {least} of one generation batch "
             f"({too_long} are longer than data.max_prompt_tokens {section.max_prompt_tokens})"
         )
-    counts = PromptCounts(
-        prompts=len(short),
-        kinds=dict(Counter(row.kind for row in short)),
-        tokens=sum(sizes[row.id] for row in short),
-        longest=max(sizes.values(), default=0),
-        too_long=too_long,
-        held_out=len(held_out),
-    )
-    return Prompts({row.id: row for row in short}, held_out, counts)
+    kinds, tokens = Counter(row.kind for row in short), sum(sizes[row.id] for row in short)
+    longest = max(sizes.values(), default=0)
+    counts = PromptCounts(len(short), dict(kinds), tokens, longest, too_long, len(held_out))
+    prompts = Prompts({row.id: row for row in short}, held_out, counts)
+    check_columns(prompts.every.values(), recipe.reward.weight_of, str(where))
+    return prompts
 
 
 def tellable(rows: Iterable[RlRow], rollout: RolloutSection) -> list[RlRow]:

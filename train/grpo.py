@@ -44,14 +44,12 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
 
     from trl import GRPOConfig
 
-    from nextturn.data_builders.rows import load_rl_rows
     from nextturn.data_builders.simulators import open_simulator
     from nextturn.train.colocated import colocated_settings
-    from nextturn.train.encoding import choose_prompts, prompt_dataset, tellable
+    from nextturn.train.encoding import choose_prompts, prompt_dataset
     from nextturn.train.overrides import RolloutTrainer, vllm_settings
     from nextturn.train.policy import new_adapter
     from nextturn.train.probing import asks_vllm
-    from nextturn.train.rewards import check_columns
     from nextturn.train.rollouts import RolloutFunction
     from nextturn.train.samples import print_step_lines
     from nextturn.train.scoring import Rewards, shared_columns
@@ -62,11 +60,8 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
 
     # Prompts: conversations so far, with the withheld information; at least as many as one generation batch takes.
     least = args.generation_batch_size // args.num_generations
-    prompts = choose_prompts(
-        tellable(load_rl_rows(run.data), recipe.rollout), recipe.data, run.chat, args.seed, least, str(run.data)
-    )
+    prompts = choose_prompts(recipe, run.data, run.chat, args.seed, least)
     run.warn_of_probed(row.prompt for row in prompts.every.values())
-    check_columns(prompts.every.values(), recipe.reward.weight_of, str(run.data))
 
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its
     # parts, or leaves the sample out if a required part fails. trl computes advantages within each group.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nextturn.data_builders.rows import load_rl_rows
 from nextturn.data_builders.sections import RoleSection, load_data_recipe
 from nextturn.data_builders.simulators import check_own_class
 from nextturn.probe.command.errors import ModelError
@@ -21,7 +20,6 @@ from nextturn.probe.text.chat import Chat, Message
 from nextturn.train import encoding, memory
 from nextturn.train.policy import held_in
 from nextturn.train.resume import watch_line
-from nextturn.train.rewards import check_columns
 from nextturn.train.scoring import open_workers, shared_columns
 from nextturn.train.sections import LATER, MAX_COMPLETION, DpoRecipe, GrpoRecipe, SftRecipe, TrainRecipe, batch_of
 from nextturn.train.setup import cpu_wanted
@@ -204,11 +202,7 @@ class RunPlan:
         if path is None or self.chat is None:
             yield f"prompts   {self.unknown('number and tokens', path)}"
         else:
-            rows = encoding.tellable(load_rl_rows(path), rollout)
-            chosen = encoding.choose_prompts(
-                rows, recipe.data, self.chat, given.get("seed", 42), batch.prompts, str(path)
-            )
-            check_columns(chosen.every.values(), reward.weight_of, str(path))
+            chosen = encoding.choose_prompts(recipe, path, self.chat, given.get("seed", 42), batch.prompts)
             self.conversations = [row.prompt for row in chosen.every.values()]
             columns = shared_columns(chosen.every.values())
             counts, first = chosen.counts, next(iter(chosen.trained.values()))

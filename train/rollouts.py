@@ -43,7 +43,6 @@ class RolloutFunction:
     simulator: Simulator
     seed: int
     _round: tuple[str, int, int] = ("", -1, 0)
-    _end_ids: frozenset[int] = frozenset()
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """Return what trl expects, with one sample for each prompt; `trainer.row_ids` names the row of each.
@@ -52,7 +51,7 @@ class RolloutFunction:
             RecipeError: Rollouts cannot follow the trainer's sampling.
             EngineError: The model's logits are not finite, or the simulator's server is gone.
         """
-        if not self._end_ids:
+        if self._round[1] < 0:
             self._settle(trainer)
 
         # Two rollouts of one step differ: trl makes several if a step has several batches.
@@ -60,16 +59,15 @@ class RolloutFunction:
         again = self._round[2] + 1 if self._round[:2] == (mode, step) else 0
         self._round = (mode, step, again)
         first = trainer.accelerator.process_index * len(prompts)
-        rows = {name: self.rows[name] for name in set(trainer.row_ids)}
-        prompt_ids = {name: self.chat.prompt_ids(row.prompt) for name, row in rows.items()}
+        prompt_ids = {name: self.chat.prompt_ids(self.rows[name].prompt) for name in set(trainer.row_ids)}
         rollouts = [
-            Rollout(rows[name], item_seed(self.seed, mode, step, again, place, name), prompt_ids[name])
+            Rollout(self.rows[name], item_seed(self.seed, mode, step, again, place, name), prompt_ids[name])
             for place, name in enumerate(trainer.row_ids, start=first)
         ]
 
         with open_policy(trainer, self.chat.tokenizer, self.section.batch_tokens) as policy:
-            most = self.section.max_turn_tokens
-            sampler = Sampler(policy, self.chat, trainer.args.temperature, most, self._end_ids)
+            limit, end_ids = self.section.max_turn_tokens, frozenset(trainer.eos_token_ids)
+            sampler = Sampler(policy, self.chat, trainer.args.temperature, limit, end_ids)
             if self.section.mode == "reply":
                 conversations = self._simulate_replies(rollouts, sampler)
             else:
@@ -84,13 +82,12 @@ class RolloutFunction:
         return out if self.section.mode == "reply" else {**out, "env_mask": [rollout.env_mask for rollout in rollouts]}
 
     def _settle(self, trainer: Any) -> None:
-        """Check the trainer's sampling and take the tokens that end a turn."""
+        """Check the trainer's sampling and launch, and tell trl which tokens end a turn."""
         check_sampling(self.section, vars(trainer.args))
         check_launch(self.section.simulator, trainer.accelerator)
         # trl counts a completion without one of these tokens at its end as truncated.
         missing = self.chat.answer_end_ids.difference(trainer.eos_token_ids)
         trainer.eos_token_ids = [*trainer.eos_token_ids, *sorted(missing)]
-        self._end_ids = frozenset(trainer.eos_token_ids)
 
     def _simulate_replies(self, rollouts: Sequence[Rollout], sampler: Sampler) -> list[list[Rollout]]:
         """Add the trained turn of `reply` mode to each rollout, and return the conversations that were simulated from it to see what
@@ -104,13 +101,10 @@ class RolloutFunction:
         sampler.add_turns([(rollout, rollout.prompt_ids, item_seed(rollout.seed, 0)) for rollout in rollouts])
 
         # Its look-aheads, each with its own user and seed; a single one if nothing follows that could differ.
-        look_aheads = [
-            [
-                rollout.branch(item_seed(rollout.seed, "look", number))
-                for number in range(self.section.samples if self.section.window and rollout.is_open else 1)
-            ]
-            for rollout in rollouts
-        ]
+        look_aheads = []
+        for rollout in rollouts:
+            count = self.section.samples if self.section.window and rollout.is_open else 1
+            look_aheads.append([rollout.branch(item_seed(rollout.seed, "look", number)) for number in range(count)])
 
         # `window` exchanges of the user and the current policy, which carry no loss.
         for exchange in range(1, self.section.window + 1):
@@ -293,9 +287,8 @@ class Sampler:
     def add_turns(self, asked: Sequence[tuple[Rollout, Sequence[int], int]]) -> None:
         """Add a turn of at most `max_tokens` to each of (rollout, the ids before the turn, seed)."""
         stop_ids = tuple(sorted({*self.chat.answer_stop_ids, *self.end_ids}))
-        made = self.policy(
-            [Request(tuple(ids), self.max_tokens, stop_ids, self.temperature, seed) for _, ids, seed in asked]
-        )
+        limits = (self.max_tokens, stop_ids, self.temperature)
+        made = self.policy([Request(tuple(ids), *limits, seed) for _, ids, seed in asked])
         for (rollout, _, _), turn in zip(asked, made, strict=True):
             rollout.add_turn(replace(turn, text=self.chat.whole_reply(turn.text)), self.is_complete(turn))
 
@@ -356,16 +349,15 @@ class VllmPolicy:
             )
         finally:
             vars(generation).update(before)
-        made = []
-        for request, row, probs in zip(mine, rows, log_probs, strict=True):
-            ids = tuple(row[: request.max_tokens])
-            stopped = ids[-1] in request.stop_ids
-            tokens = ids[:-1] if stopped else ids
-            # A list for each token, with the sampled token's log p first; with trl's `logprobs=0` it is the only one.
-            own = tuple(token[0] for token in probs[: request.max_tokens])
-            text = self.tokenizer.decode(list(tokens))
-            made.append(Completion(text, len(tokens), "stop" if stopped else "length", ids, own))
-        return made
+        return [self._completion(*each) for each in zip(mine, rows, log_probs, strict=True)]
+
+    def _completion(self, request: Request, row: Sequence[int], log_probs: Sequence[Any]) -> Completion:
+        ids = tuple(row[: request.max_tokens])
+        stopped = ids[-1] in request.stop_ids
+        tokens = ids[:-1] if stopped else ids
+        # A list for each token, with the sampled token's log p first; with trl's `logprobs=0` it is the only one.
+        own = tuple(token[0] for token in log_probs[: request.max_tokens])
+        return Completion(self.tokenizer.decode(list(tokens)), len(tokens), "stop" if stopped else "length", ids, own)
 
     def _gathered(self, own: list[Any]) -> list[Any]:
         from accelerate.utils import gather_object

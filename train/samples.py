@@ -34,12 +34,10 @@ def reward_figures(samples: Sequence[Sample], scored: Sequence[Scored]) -> dict[
             figures[f"reward/{part}"] = fmean(values)
         if len(values) < total:
             figures[f"reward/none/{part}"] = 1 - len(values) / total
-    reasons = Counter(f"{part}/{_kind(why)}" for reward in scored for part, why in reward.reasons.items())
-    failures = Counter(_kind(reason) for sample in samples for reason in sample.failures)
-    figures["simulator/failed"] = failures.total() / total
-    for prefix, counts in {"reward/none": reasons, "simulator/failed": failures}.items():
-        figures |= {f"{prefix}/{name}": count / total for name, count in sorted(counts.items())}
-    return figures
+    failures = [f"simulator/failed/{_kind(reason)}" for sample in samples for reason in sample.failures]
+    figures["simulator/failed"] = len(failures) / total
+    reasons = [f"reward/none/{part}/{_kind(why)}" for reward in scored for part, why in reward.reasons.items()]
+    return figures | {name: count / total for name, count in sorted(Counter(reasons + failures).items())}
 
 
 def _kind(reason: str) -> str:
