@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nextturn.probe.command.errors import BadInput
-from nextturn.probe.engines.base import Completion, Engine, Request, ScoreRequest
-from nextturn.probe.engines.vllm import RUNNING, by_prefix, caches_prefixes, completion, outputs, sampling
+from nextturn.probe.engines.base import Engine, ScoreRequest
+from nextturn.probe.engines.vllm import RUNNING, VllmEngine, caches_prefixes, outputs
 from nextturn.probe.models.folders import ModelFolder
 from nextturn.probe.models.weights import read_config
 from nextturn.train.sections import RolloutSection
@@ -45,7 +45,7 @@ def rows_at_once(args: Any, rollout: RolloutSection, probed: bool) -> int:
     return RUNNING if probed else min(RUNNING, samples * max(1, ahead))
 
 
-class ColocatedVllm:
+class ColocatedVllm(VllmEngine):
     """trl's vLLM as an engine of the probe, with the probe's own limits, stop tokens and seeds.
 
     Scores are the live model's. trl has vLLM take 4,096 prompt tokens a step, and log probabilities of a prompt take a row of
@@ -62,29 +62,24 @@ class ColocatedVllm:
     def __init__(self, llm: Any, tokenizer: Any, scores: Engine) -> None:
         self.llm, self.tokenizer, self.scores = llm, tokenizer, scores
 
-    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
-        """Return every request as a batch of its own, since vLLM makes the batches."""
-        return [[index] for index in by_prefix([request.prompt_ids for request in requests])]
-
-    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
-        """Yield the completions of a chunk when all of it is finished.
+    def _outputs(
+        self, prompts: Sequence[tuple[int, ...]], options: Sequence[dict[str, Any]]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (index, vLLM's RequestOutput) for every prompt.
 
         Raises:
             BadInput: A request is longer than `train.vllm_max_model_length`.
             EngineError: vLLM failed.
         """
-        prompts = [request.prompt_ids for request in requests]
-        longest = max((len(request.prompt_ids) + request.max_tokens for request in requests), default=0)
-        most = self.llm.llm_engine.model_config.max_model_len
+        needed = (len(ids) + option["max_tokens"] for ids, option in zip(prompts, options, strict=True))
+        longest, most = max(needed, default=0), self.llm.llm_engine.model_config.max_model_len
         if longest > most:
             raise BadInput(
                 f"train.vllm_max_model_length: given {most:,}, but the probe's longest request takes {longest:,} tokens, prompt "
                 "and completion; set it higher, lower probe.max_answer_tokens, or leave the longest items out"
             )
         advice = "If memory ran out, lower train.vllm_gpu_memory_utilization, or give probe.engine: hf"
-        options = [sampling(request) for request in requests]
-        for index, output in outputs(self.llm, prompts, options, "the live model", advice):
-            yield index, completion(output, self.tokenizer)
+        return outputs(self.llm, prompts, options, "the live model", advice)
 
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
         return self.scores.score(requests)

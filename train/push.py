@@ -88,13 +88,13 @@ def push_run(
 
         with _hub_errors(repository):
             there = HfApi().list_repo_files(repository, revision=revision)
-            old = [name for name in there if name.endswith(".safetensors") or name == ADAPTER_CONFIG]
-            operations = [CommitOperationAdd(name, content) for name, content in sorted(contents.items())]
-            gone = [CommitOperationDelete(name) for name in old if name not in contents]  # weights of an earlier push
+            weights = [name for name in there if name.endswith(".safetensors") or name == ADAPTER_CONFIG]
+            operations: list[Any] = [CommitOperationAdd(name, content) for name, content in sorted(contents.items())]
             say(f"push      {len(operations)} files to {repository}")
-            commit = HfApi().create_commit(
-                repository, [*operations, *gone], commit_message=f"Step {step}", revision=revision
-            )
+            operations += [
+                CommitOperationDelete(name) for name in weights if name not in contents
+            ]  # of an earlier push
+            commit = HfApi().create_commit(repository, operations, commit_message=f"Step {step}", revision=revision)
     return str(commit.repo_url)
 
 

@@ -145,9 +145,8 @@ def perplexity(weights: LocalWeights, rows: Iterable[Row], intents: bool) -> Est
 
 def table(users: Mapping[str, Mapping[str, Estimate]]) -> str:
     """Return the table that the command prints, with a row for each user."""
-    rows = [["user", *(key.replace("_", " ") for key in users["real"])]]
-    for name, user in users.items():
-        rows.append([printable(name, 40), *map(_cell, user.values())])
+    rows = [[printable(name, 40), *map(_cell, user.values())] for name, user in users.items()]
+    rows.insert(0, ["user", *(key.replace("_", " ") for key in users["real"])])
     return "\n".join([*aligned(rows), "percent [95% interval] of n; nextturn users --help explains the columns"])
 
 
@@ -204,10 +203,11 @@ def main(argv: Sequence[str]) -> None:
         print("recipes/user_*.yaml train on all written conversations: compare user models on others (--data)")
     if options.dry_run:
         return
+    requests = [point.request for point in points]
     users, turns = dict[str, dict[str, Estimate]](), dict[str, Sequence[UserTurn | None]]()
     for name, section in sections.items():
         with open_simulator(section, options.seed, name, options.out and options.out / "stored") as simulator:
-            turns[name] = simulator.turns([point.request for point in points])
+            turns[name] = simulator.turns(requests)
             users[name] = figures(points, turns[name])
             played = simulator.own.others if isinstance(simulator.own, PieceTeller) else simulator.own
             weights = getattr(getattr(played, "model", played), "weights", None)
@@ -217,11 +217,9 @@ def main(argv: Sequence[str]) -> None:
     users["real"] = figures(points, turns["real"])
     print(table(users))
     if options.out:
-        requests = [point.request for point in points]
         lines = (
             {"user": name, "id": request.intent.id, "after": request.messages[-1]["content"], **vars(turn)}
-            for name, made in turns.items()
-            for request, turn in zip(requests, made, strict=True) if turn
+            for name, made in turns.items() for request, turn in zip(requests, made, strict=True) if turn
         )  # fmt: skip
         write_jsonl(options.out / "turns.jsonl", lines)
         settings = {"schema": 1, "data": options.data, "conversations": len(rows), "seed": options.seed}

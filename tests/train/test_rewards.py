@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import fmean
 
 import pytest
@@ -13,6 +14,7 @@ from nextturn.data_builders.tasks import Gap
 from nextturn.probe.text import equality
 from nextturn.train.rewards import (
     NOTHING_PLAYED,
+    Sample,
     Score,
     accuracy,
     asking,
@@ -27,43 +29,104 @@ from nextturn.train.sections import RewardSection
 from support.problems import tasks
 from support.sample_parts import ANSWERED, PROBLEM, chat, given, sample, withheld
 
-# Algebra on these takes hours, or the memory of a large machine.
-ENDLESS = [r"9^{9^{9^{9}}}", r"\binom{100000000}{50000000}", r"100000000!"]
+HINT, ASKED = given(kind="hint"), "How many marbles are in each bag?"
+AFTER = given(prompt=chat(PROBLEM, ANSWERED, "Why?"), turn=1)
+UNMARKED = "She has 5 * 12 = 60 marbles and loses 7, which leaves 53"
+CASES: list[tuple[Callable[[Sample], Score], RlRow, tuple[str, ...], float | None]] = [
+    # The final answer of the conversation.
+    (accuracy, given(), (ANSWERED,), 1.0),
+    (accuracy, given(), (ANSWERED.replace("53}", "54}"),), 0.0),
+    (accuracy, given(), ("It is \\boxed{\\frac{106}{2}}.",), 1.0),
+    (accuracy, given(), ("First 5 * 12 = 60.", "And then?", "Then 60 - 7 leaves 53."), 1.0),
+    (accuracy, given(), (ANSWERED, "Are you sure?", "Yes, I checked it twice."), 1.0),
+    (accuracy, given(), (ANSWERED, "Are you sure?", "You are right, it is \\boxed{67}."), 0.0),
+    (accuracy, given(), (ASKED,), 0.0),
+    (accuracy, given(), ("",), 0.0),
+    (accuracy, given(), ("It is \\boxed{53} or \\boxed{54} or \\boxed{55}.",), 0.0),  # the last one counts, not any
+    (accuracy, given(), ("Let us see.", "It is \\boxed{53}, no?", "Tell me why."), 0.0),  # the user's answer
+    (accuracy, AFTER, ("Look at the bags again.",), 0.0),  # the prompt's answer
+    (accuracy, given(), (UNMARKED,), 1.0),
+    # A right answer that was guessed is worth nothing.
+    (accuracy, withheld(), (ANSWERED,), 0.0),
+    (accuracy, withheld(), ("How old is Ann?", "10.", ANSWERED), 0.0),
+    (accuracy, withheld(), (ASKED, "12 marbles.", ANSWERED), 1.0),
+    (accuracy, withheld(), ("Is something missing?", "12 marbles.", ANSWERED), 1.0),
+    (accuracy, HINT, (ANSWERED,), 0.0),
+    (accuracy, HINT, ("5 * 12 - 7 leaves 53 marbles.",), 0.0),
+    (accuracy, HINT, ("Begin with the bags.", "53?", "Yes, \\boxed{53}."), 1.0),
+    # What is missing is asked for, by name.
+    (asking, withheld(), (ASKED,), 1.0),
+    (asking, withheld(), ("Sure. Could you tell me how many marbles one of the bags holds?",), 1.0),
+    (asking, withheld(), ("Please tell me the number of marbles in each bag.",), 1.0),
+    (asking, withheld(), ("Is something missing?",), 0.5),
+    (asking, withheld(), ("What do you think?",), 0.0),
+    (asking, withheld(), ("How many marbles does she lose?",), 0.0),
+    (asking, withheld(), ("Let's say 10 marbles a bag. That makes 50 - 7 = 43, so \\boxed{43}.",), -1.0),
+    (asking, withheld(), (ANSWERED,), -1.0),  # right, and still a guess
+    (asking, withheld(), ("That cannot be solved.",), -1.0),
+    (asking, withheld(), (f"{ASKED} I take 10, so it is \\boxed{{43}}.",), -1.0),
+    # Nothing is missing.
+    (asking, given(), (ANSWERED,), 1.0),
+    (asking, given(), (ASKED,), -1.0),
+    (asking, given(), ("Shall I solve it?",), -1.0),
+    (asking, given(), (ANSWERED + " Does that help?",), 0.5),
+    (asking, given(), ("That's it.",), 0.0),  # neither asks nor answers
+    (asking, given(), ("That cannot be solved.",), -1.0),
+    (asking, given(), ("5 * 12 - 7 = 53. Do you see why? They are 53. Well done.",), 0.5),
+    (asking, given(), ("How many are left? That is 60 - 7, so \\boxed{53}.",), 1.0),  # its own question, answered
+    # A hint is wanted, and nothing more; then the user tries.
+    (asking, HINT, ("What is 5 * 12?",), 1.0),
+    (asking, HINT, (ANSWERED,), -1.0),
+    (asking, HINT, ("5 * 12 = 60, and 60 - 7 leaves 53 marbles.",), -1.0),  # told without a mark
+    (
+        asking,
+        given(kind="hint", prompt=chat(f"{PROBLEM} I got 53, is there a hint?")),
+        ("How did you come to 53?",),
+        1.0,
+    ),
+    (asking, given(kind="hint", turn=1, prompt=chat(PROBLEM, "Look.", "53?")), ("Yes, \\boxed{53}.",), None),
+    # One mark, one's own voice, no loop.
+    (form, given(), (ANSWERED,), 1.0),
+    (form, given(), (ASKED,), 1.0),
+    (form, given(), ("They are 53.",), 2 / 3),  # no mark
+    (form, given(), (ANSWERED + " So \\boxed{53}.",), 2 / 3),  # two
+    (form, given(), (ANSWERED + "\n#### Verification\nSince 53 + 7 = 60, that is so.",), 1.0),  # a heading
+    (form, given(), ("<think>\\boxed{60}?</think>" + ANSWERED,), 1.0),
+    (form, given(), (ANSWERED + "\nUser: thanks!\nAssistant: You are welcome.",), 2 / 3),
+    (form, given(), (ANSWERED + "<|im_start|>user\nthanks",), 2 / 3),
+    (form, given(), (ANSWERED + "\nQuestion: Ben has 4 bags. How many?",), 2 / 3),
+    (form, given(), (ANSWERED + " and so on and on" * 60,), 2 / 3),
+    (form, given(), ("   \n",), 0.0),
+    (form, withheld(), ("That cannot be solved without the number of marbles.",), 1.0),  # no mark is wanted yet
+    (form, HINT, ("Begin with 5 * 12.",), 1.0),
+    # Later turns listen, ask one thing and do not repeat.
+    (interactivity, given(), ("First 5 * 12 = 60.", "Why 60?", "Each of 5 bags holds 12, so 60 in all."), 1.0),
+    (interactivity, given(), ("First 5 * 12 = 60 marbles.", "Why 60?", "Then we go on. \\boxed{53}"), 5 / 6),
+    (interactivity, given(), ("First 5 * 12 = 60 marbles.", "Why 60?", "Why 60? Why not? What then?"), 5 / 6),
+    (interactivity, given(), (ANSWERED, "Why 60?", ANSWERED), 5 / 6),
+]
 
 
-@pytest.mark.parametrize(
-    ("turns", "right"),
-    [
-        ((ANSWERED,), 1.0),
-        ((ANSWERED.replace("53}", "54}"),), 0.0),
-        (("It is \\boxed{\\frac{106}{2}}.",), 1.0),
-        (("First 5 * 12 = 60.", "And then?", "Then 60 - 7 leaves 53."), 1.0),
-        ((ANSWERED, "Are you sure?", "Yes, I checked it twice."), 1.0),
-        ((ANSWERED, "Are you sure?", "You are right, it is \\boxed{67}."), 0.0),
-        (("How many marbles are in each bag?",), 0.0),
-        (("",), 0.0),
-        (("It is \\boxed{53} or \\boxed{54} or \\boxed{55}.",), 0.0),  # the last one counts, not any
-        (("Let us see.", "It is \\boxed{53}, no?", "Tell me why."), 0.0),  # the user's answer
-    ],
-)
-def test_accuracy_is_about_the_final_answer_of_the_conversation(turns: tuple[str, ...], right: float) -> None:
-    assert accuracy(sample(*turns)) == Score(right)
+@pytest.mark.parametrize(("part", "row", "turns", "value"), CASES)
+def test_the_value_of_a_part(
+    part: Callable[[Sample], Score], row: RlRow, turns: tuple[str, ...], value: float | None
+) -> None:
+    score = part(sample(*turns, row=row))
+    assert score == (Score(None, "undecided") if value is None else Score(pytest.approx(value)))
 
 
-def test_neither_the_last_number_of_a_truncated_reply_nor_the_prompt_is_an_answer() -> None:
-    reply = "She has 5 * 12 = 60 marbles and loses 7, which leaves 53"
-    assert accuracy(sample(reply)).value == 1
-    for row in (given(), given(answer="60")):
-        assert accuracy(sample(reply, ended=("truncated",), row=row)).value == 0
-    after = given(prompt=chat(PROBLEM, ANSWERED, "Why?"), turn=1)
-    assert accuracy(sample("Look at the bags again.", row=after)).value == 0
+@pytest.mark.parametrize("answer", ["53", "60"])
+def test_the_last_number_of_a_truncated_reply_is_no_answer(answer: str) -> None:
+    assert accuracy(sample(UNMARKED, ended=("truncated",), row=given(answer=answer))).value == 0
 
 
 def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(equality, "_SECONDS", 1.0)
     monkeypatch.setattr(equality, "_processes", {})
     row = given(answer="2\\sqrt{2}")
-    samples = [sample(f"\\boxed{{{text}}}", row=row) for text in (ENDLESS[0], "\\sqrt{8}", ENDLESS[1], "\\sqrt{7}")]
+    # Algebra on the first and third takes hours, or the memory of a large machine.
+    texts = (r"9^{9^{9^{9}}}", r"\sqrt{8}", r"100000000!", r"\sqrt{7}")
+    samples = [sample(f"\\boxed{{{text}}}", row=row) for text in texts]
     cut_off = Score(None, "timeout")
     assert [accuracy(one) for one in samples] == [cut_off, Score(1.0), cut_off, Score(0.0)]
 
@@ -74,9 +137,8 @@ def test_look_aheads_are_averaged_and_a_sample_without_any_says_why() -> None:
     assert accuracy(both).value == 0.5
     assert efficiency(both, 500).value == pytest.approx((500 / 510 + 0.5) / 2)
     none = sample("", conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
-    parts = [accuracy(none), efficiency(none, 500), asking(none), interactivity(none), form(none)]
-    for part in parts:
-        assert part == Score(None, f"{NOTHING_PLAYED}: simulator_timeout")
+    for score in (accuracy(none), efficiency(none, 500), asking(none), interactivity(none), form(none)):
+        assert score == Score(None, f"{NOTHING_PLAYED}: simulator_timeout")
     assert mean_score(none, [Score(None, "broken"), Score(0.5), Score(1.0)]) == Score(0.75), "what failed is left out"
     assert mean_score(none, [Score(None, "broken"), Score(None, "lost")]) == Score(None, "broken")
 
@@ -86,53 +148,6 @@ def test_efficiency_falls_for_ever(tokens: int, more: int, efficient: int) -> No
     shorter, longer = (efficiency(sample("x", tokens=n), efficient).value for n in (tokens, tokens + more))
     assert shorter is not None and longer is not None
     assert 0 < longer < shorter < 1
-
-
-ASKING = [
-    # what is missing is asked for, by name
-    (withheld(), "How many marbles are in each bag?", 1.0),
-    (withheld(), "Sure. Could you tell me how many marbles one of the bags holds?", 1.0),
-    (withheld(), "Please tell me the number of marbles in each bag.", 1.0),
-    (withheld(), "Is something missing?", 0.5),
-    (withheld(), "What do you think?", 0.0),
-    (withheld(), "How many marbles does she lose?", 0.0),
-    (withheld(), "Let's say 10 marbles a bag. That makes 50 - 7 = 43, so \\boxed{43}.", -1.0),
-    (withheld(), ANSWERED, -1.0),  # right, and still a guess
-    (withheld(), "That cannot be solved.", -1.0),
-    (withheld(), "How many marbles are in each bag? I take 10, so it is \\boxed{43}.", -1.0),
-    # nothing is missing
-    (given(), ANSWERED, 1.0),
-    (given(), "How many marbles are in each bag?", -1.0),
-    (given(), "Shall I solve it?", -1.0),
-    (given(), ANSWERED + " Does that help?", 0.5),
-    (given(), "That's it.", 0.0),  # neither asks nor answers
-    (given(), "That cannot be solved.", -1.0),
-    (given(), "5 * 12 - 7 = 53. Do you see why? They are 53. Well done.", 0.5),
-    (given(), "How many are left? That is 60 - 7, so \\boxed{53}.", 1.0),  # its own question, answered
-    # a hint is wanted, and nothing more; then the user tries
-    (given(kind="hint"), "What is 5 * 12?", 1.0),
-    (given(kind="hint"), ANSWERED, -1.0),
-    (given(kind="hint"), "5 * 12 = 60, and 60 - 7 leaves 53 marbles.", -1.0),  # told without a mark
-    (given(kind="hint", prompt=chat(f"{PROBLEM} I got 53, is there a hint?")), "How did you come to 53?", 1.0),
-    (given(kind="hint", turn=1, prompt=chat(PROBLEM, "Look at the bags.", "53?")), "Yes, \\boxed{53}.", None),
-    # nobody knows what is given
-]
-
-
-@pytest.mark.parametrize(("row", "reply", "value"), ASKING)
-def test_asking_is_right_where_something_is_missing_and_only_there(row: RlRow, reply: str, value: float | None) -> None:
-    assert asking(sample(reply, row=row)) == Score(value, "" if value is not None else "undecided")
-
-
-def test_a_right_answer_that_was_guessed_is_worth_nothing() -> None:
-    asks = "How many marbles are in each bag?"
-    assert accuracy(sample(ANSWERED, row=withheld())).value == 0
-    assert accuracy(sample("How old is Ann?", "10.", ANSWERED, row=withheld())).value == 0
-    assert accuracy(sample(asks, "12 marbles.", ANSWERED, row=withheld())).value == 1
-    assert accuracy(sample("Is something missing?", "12 marbles.", ANSWERED, row=withheld())).value == 1
-    assert accuracy(sample(ANSWERED, row=given(kind="hint"))).value == 0
-    assert accuracy(sample("5 * 12 - 7 leaves 53 marbles.", row=given(kind="hint"))).value == 0
-    assert accuracy(sample("Begin with the bags.", "53?", "Yes, \\boxed{53}.", row=given(kind="hint"))).value == 1
 
 
 # Questions and requests in every reply, in words that do not look like one.
@@ -185,41 +200,6 @@ def test_pure_strategies_earn_in_the_order_in_which_one_wants_them() -> None:
     assert all(mean["asks vaguely"] > mean[name] > mean["memorised"] for name in DISGUISES)
     order = ["asks where needed", "asks vaguely", "always asks", "memorised", "only asks"]
     assert order == sorted(order, key=lambda name: -mean[name])
-
-
-def test_later_turns_are_to_listen_ask_one_thing_and_not_repeat() -> None:
-    good = sample("First 5 * 12 = 60 marbles.", "Why 60?", "Each of the 5 bags holds 12, so 60 in all. \\boxed{53}")
-    deaf = sample("First 5 * 12 = 60 marbles.", "Why 60?", "Then we go on. \\boxed{53}")
-    many = sample("First 5 * 12 = 60 marbles.", "Why 60?", "Why 60? Why not? What do you think? \\boxed{53}")
-    again = sample(ANSWERED, "Why 60?", ANSWERED)
-    values = [interactivity(one).value for one in (good, deaf, many, again)]
-    assert values[0] == 1
-    assert all(value is not None and value < 1 for value in values[1:])
-
-
-FORMS = [
-    ((ANSWERED,), 1.0),
-    (("How many marbles are in each bag?",), 1.0),
-    (("They are 53.",), 2 / 3),  # no mark
-    ((ANSWERED + " So \\boxed{53}.",), 2 / 3),  # two
-    ((ANSWERED + "\n#### Verification\nSince 53 + 7 = 60, that is so.",), 1.0),  # a heading
-    (("<think>\\boxed{60}?</think>" + ANSWERED,), 1.0),
-    ((ANSWERED + "\nUser: thanks!\nAssistant: You are welcome.",), 2 / 3),
-    ((ANSWERED + "<|im_start|>user\nthanks",), 2 / 3),
-    ((ANSWERED + "\nQuestion: Ben has 4 bags. How many?",), 2 / 3),
-    ((ANSWERED + " and so on and on" * 60,), 2 / 3),
-    (("   \n",), 0.0),
-]
-
-
-@pytest.mark.parametrize(("turns", "value"), FORMS)
-def test_format_wants_one_mark_ones_own_voice_and_no_loop(turns: tuple[str, ...], value: float) -> None:
-    assert form(sample(*turns)).value == pytest.approx(value)
-
-
-def test_format_wants_no_mark_where_no_answer_is_wanted_yet() -> None:
-    assert form(sample("That cannot be solved without the number of marbles.", row=withheld())).value == 1
-    assert form(sample("Begin with 5 * 12.", row=given(kind="hint"))).value == 1
 
 
 def test_worked_solutions_do_not_count_as_loops() -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given as drawn
-from hypothesis import strategies as st
 
 from nextturn.data_builders.dialogue.replies import Reply
 from nextturn.probe.command.errors import RecipeError
@@ -22,6 +20,7 @@ from nextturn.train.sections import CustomPart, JudgeSection, RewardSection, Wei
 from support.loopback import Faults, Loopback, Seen, chat_reply
 from support.sample_parts import ANSWERED, sample, withheld
 
+OWN = {"own": CustomPart(function="support.custom_rewards:length")}
 ONLY_CUSTOM = Weights(accuracy=0, asking=0, interactivity=0, efficiency=0)
 
 
@@ -49,7 +48,7 @@ def opened() -> Iterator[Any]:
 
 def test_a_reward_is_the_weighted_mean_of_its_parts(opened: Any) -> None:
     """A part without weight is shown and changes nothing."""
-    own = {"own": CustomPart(function="support.custom_rewards:length", weight=0)}
+    own = {"own": OWN["own"].model_copy(update={"weight": 0.0})}
     (scored,) = opened(RewardSection(custom=own, weights=Weights(), workers=1)).score([sample(ANSWERED, tokens=500)])
     of_rules = {"accuracy": 1.0, "asking": 1.0, "interactivity": 1.0, "efficiency": 0.5, "format": 1.0}
     assert scored.parts == {**of_rules, "own": pytest.approx(len(ANSWERED) / 100)}
@@ -57,41 +56,42 @@ def test_a_reward_is_the_weighted_mean_of_its_parts(opened: Any) -> None:
     assert scored.reasons == {}
 
 
-NAMES = ("accuracy", "asking", "interactivity", "efficiency", "format")
-VALUES = st.fixed_dictionaries({name: st.none() | st.floats(0, 1) for name in NAMES})
-WEIGHTS = st.fixed_dictionaries({name: st.sampled_from([0.0, 0.0, 0.1, 1.0, 3.0]) for name in NAMES}).filter(
-    lambda weights: any(weights.values())
+BOTH = {"accuracy": 3.0, "asking": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "required", "value"),
+    [
+        ((1.0, 0.0), BOTH, BOTH, 0.75),
+        ((1.0, 0.0), {"accuracy": 6.0, "asking": 2.0}, BOTH, 0.75),  # of weights only the ratio counts
+        ((1.0, "broken"), {**BOTH, "asking": 0.0}, ["accuracy"], 1.0),
+        ((1.0, "broken"), BOTH, BOTH, None),
+        ((1.0, "broken"), BOTH, ["accuracy"], 1.0),
+        ((1.0, "undecided"), BOTH, BOTH, 1.0),  # the row does not say it, so all samples of its group are without it
+        (("broken", "broken"), BOTH, [], None),
+    ],
 )
-
-
-def composed(values: dict[str, float | None], weights: dict[str, float], required: tuple[str, ...] | None) -> Scored:
-    parts = {name: Score(value, "" if value is not None else "broken") for name, value in values.items()}
-    section = RewardSection(weights=Weights(**weights), required=required)
-    return compose(parts, section.weight_of, section.required_parts)
-
-
-@drawn(VALUES, WEIGHTS, st.none() | st.sets(st.sampled_from(NAMES)))
-def test_a_reward_lies_among_its_parts_or_is_none(
-    values: dict[str, float | None], weights: dict[str, float], needed: set[str] | None
+def test_parts_become_one_number_or_none(
+    values: tuple[float | str, ...], weights: dict[str, float], required: Collection[str], value: float | None
 ) -> None:
-    counted = {name for name in NAMES if weights[name]}
-    required = None if needed is None else tuple(sorted(needed & counted))
-    scored = composed(values, weights, required)
-    missing = (counted if required is None else set(required)) & {name for name in NAMES if values[name] is None}
-    known = [value for name in counted if (value := values[name]) is not None]
-    assert (scored.value is None) == (bool(missing) or not known)
-    if scored.value is not None:
-        assert min(known) - 1e-9 <= scored.value <= max(known) + 1e-9
-    assert scored.reasons == {name: "broken" for name in NAMES if values[name] is None}
-    # Parts without a weight change nothing, and of weights only the ratio counts.
-    without = {name: value if weights[name] else None for name, value in values.items()}
-    assert composed(without, weights, required).value == scored.value
-    doubled = composed(values, {name: 2 * weight for name, weight in weights.items()}, required).value
-    assert doubled == scored.value or doubled == pytest.approx(scored.value)
+    parts = {name: Score(None, v) if isinstance(v, str) else Score(v) for name, v in zip(BOTH, values, strict=True)}
+    scored = compose(parts, weights, required)
+    assert scored.value == value
+    assert scored.reasons == {name: part.reason for name, part in parts.items() if part.reason}
 
 
-def test_the_parts_with_a_weight_are_required() -> None:
-    assert RewardSection().required_parts == {"accuracy", "asking", "interactivity", "efficiency"}
+@pytest.mark.parametrize(
+    ("keys", "weighted"),
+    [
+        ({}, {"accuracy": 1.0, "asking": 1.0, "interactivity": 0.25, "efficiency": 0.1}),
+        ({"custom": OWN}, {"own": 1.0}),  # alone
+        ({"custom": OWN, "weights": Weights(asking=0, interactivity=0, efficiency=0)}, {"own": 1.0, "accuracy": 1.0}),
+    ],
+)
+def test_the_parts_with_a_weight_are_required(keys: dict[str, Any], weighted: dict[str, float]) -> None:
+    given = RewardSection.model_validate(keys)
+    assert {name: weight for name, weight in given.weight_of.items() if weight} == weighted
+    assert given.required_parts == set(weighted)
 
 
 # --- calls that hang, crash or lie
@@ -100,12 +100,10 @@ def test_the_parts_with_a_weight_are_required() -> None:
 def test_a_broken_function_costs_its_own_sample_and_no_other(opened: Any) -> None:
     said = ["fine", "hang", "raise", "fine", "die", "leave", "none", "nan", "text", "fine"]
     scored = opened(section(workers=2)).score([sample(text) for text in said])
-    assert [one.value for one in scored] == [0.5, None, None, 0.5, None, None, None, None, None, 0.5]
-    assert [one.reasons.get("own", "") for one in scored] == [
-        "", "timeout", "error: KeyError (custom_rewards.py:25): 'no such thing'", "", "crashed: exit code 3", "error: SystemExit (custom_rewards.py:29): enough",
-        "not_applicable", "error: ValueError: gave nan, expected a finite number or None",
-        "error: ValueError: gave '0.5', expected a finite number or None", "",
-    ]  # fmt: skip
+    assert [one.value for one in scored] == [0.5 if text == "fine" else None for text in said]
+    kinds = ["", "timeout", "error", "", "crashed", "error", "not_applicable", "error", "error", ""]
+    assert [one.reasons.get("own", "").partition(":")[0] for one in scored] == kinds
+    assert "custom_rewards.py:" in scored[2].reasons["own"], "where it is wrong"
 
 
 def test_workers_are_kept_between_steps_and_end_with_the_rewards(opened: Any) -> None:
@@ -118,10 +116,11 @@ def test_workers_are_kept_between_steps_and_end_with_the_rewards(opened: Any) ->
         os.kill(int(first), 0)
 
 
-@pytest.mark.parametrize("function", ["support.custom_rewards:no_such", "no_such_module:length"])
-def test_a_function_that_cannot_be_loaded_is_bad_input_before_training(function: str) -> None:
-    with pytest.raises(RecipeError, match=rf"reward.custom.own.function: {function}"):
-        Rewards(section(function), seed=1)
+@pytest.mark.parametrize("function", ["custom_rewards:no_such", "no_module:length", "custom_rewards:names_product"])
+def test_a_function_that_cannot_be_called_is_bad_input_before_training(function: str) -> None:
+    """The last one wants a column that prompts lack."""
+    with pytest.raises(RecipeError):
+        Rewards(section(f"support.{function}"), seed=1, columns=["answer"])
 
 
 SCRIPT = """
@@ -221,18 +220,15 @@ def test_failures_up_to_the_limit_are_borne_and_more_are_not() -> None:
     fine, lost = Scored(1.0, {}, {"interactivity": "timeout"}), Scored(None, {}, {"accuracy": "timeout"})
     for borne, limit in (([fine] * 8 + [lost] * 2, 0.2), ([], 0.2), ([lost] * 5, 1.0)):
         assert check_failures(borne, limit) is None
-    other = Scored(None, {}, {"accuracy": "timeout", "own": "error: x"})
-    problem = check_failures([fine] * 7 + [lost] * 2 + [other], 0.2)
-    assert problem is not None and "3 of 10 samples" in problem
-    assert "accuracy timeout (3); own error: x (1)" in problem
+    problem = check_failures([fine] * 7 + [lost] * 3, 0.2)
+    assert problem is not None and "3 of 10 samples" in problem and "accuracy timeout (3)" in problem
 
 
 def test_a_reply_that_is_cut_without_an_answer_earns_nothing(opened: Any) -> None:
     """Less than a complete wrong one of the same row, also for a judge of one's own; an answer before the cut counts."""
     cut: dict[str, Any] = {"truncated": True, "ended": ("truncated",)}
     endless, wrong = "She has 5 * 12 = 60 marbles, and 60 - 7 =", "The answer is \\boxed{54}."
-    own = {"own": CustomPart(function="support.custom_rewards:length")}
-    rewards = opened(RewardSection(custom=own, weights=Weights()))
+    rewards = opened(RewardSection(custom=OWN, weights=Weights()))
     samples = [
         sample(endless, **cut),
         sample(wrong, tokens=4000),
