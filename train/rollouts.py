@@ -312,8 +312,8 @@ def open_policy(trainer: Any, tokenizer: Any, batch_tokens: int) -> Iterator[Pol
 
 @dataclass(frozen=True)
 class VllmPolicy:
-    """trl's `VLLMGeneration`. A call has one token limit and one temperature, so all requests of a round have the same
-    temperature, and completions are truncated at their own limits; seeds are vLLM's own."""
+    """trl's `VLLMGeneration`. All requests of a round have the same limit, temperature and stop tokens, as a call has; seeds are
+    vLLM's own."""
 
     generation: Any
     accelerator: Any
@@ -329,35 +329,32 @@ class VllmPolicy:
         share = math.ceil(len(everyone) / ranks)
         mine = everyone[rank * share : (rank + 1) * share]
         mine += [everyone[-1]] * (share - len(mine))
-        made = self._gathered(self._generate(mine, everyone))
+        made = self._gathered(self._generate(mine))
         first = sum(len(own) for own in by_rank[:rank])
         return made[first : first + len(requests)]
 
-    def _generate(self, mine: Sequence[Request], everyone: Sequence[Request]) -> list[Completion]:
-        """Complete `mine`, with the limit, temperature and stop tokens that hold for everyone's requests."""
-        generation, first = self.generation, everyone[0]
+    def _generate(self, requests: Sequence[Request]) -> list[Completion]:
+        generation, first = self.generation, requests[0]
         settings = {
-            "max_completion_length": max(request.max_tokens for request in everyone),
+            "max_completion_length": first.max_tokens,
             "temperature": first.temperature,
             "generation_kwargs": {**generation.generation_kwargs, "stop_token_ids": list(first.stop_ids)},
         }
         before = {name: getattr(generation, name) for name in settings}
         vars(generation).update(settings)
         try:
-            _, rows, log_probs, _ = generation.generate(
-                prompts=[list(request.prompt_ids) for request in mine], images=None, num_generations=1
-            )
+            prompts = [list(request.prompt_ids) for request in requests]
+            _, rows, log_probs, _ = generation.generate(prompts=prompts, images=None, num_generations=1)
         finally:
             vars(generation).update(before)
-        return [self._completion(*each) for each in zip(mine, rows, log_probs, strict=True)]
-
-    def _completion(self, request: Request, row: Sequence[int], log_probs: Sequence[Any]) -> Completion:
-        ids = tuple(row[: request.max_tokens])
-        stopped = ids[-1] in request.stop_ids
-        tokens = ids[:-1] if stopped else ids
-        # A list for each token, with the sampled token's log p first; with trl's `logprobs=0` it is the only one.
-        own = tuple(token[0] for token in log_probs[: request.max_tokens])
-        return Completion(self.tokenizer.decode(list(tokens)), len(tokens), "stop" if stopped else "length", ids, own)
+        made = []
+        for ids, probs in zip(map(tuple, rows), log_probs, strict=True):
+            stopped = ids[-1] in first.stop_ids
+            text = self.tokenizer.decode(list(ids[:-1] if stopped else ids))
+            # A list for each token, with the sampled token's log p first; with trl's `logprobs=0` it is the only one.
+            own = tuple(token[0] for token in probs)
+            made.append(Completion(text, len(ids) - stopped, "stop" if stopped else "length", ids, own))
+        return made
 
     def _gathered(self, own: list[Any]) -> list[Any]:
         from accelerate.utils import gather_object

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,16 +11,12 @@ from typing import Any
 import pytest
 
 from nextturn.data_builders.sections import SimulatorSection
-from nextturn.data_builders.simulators import CheckedSimulator
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.sections import VllmSection
-from nextturn.probe.engines.base import Completion
-from nextturn.probe.questions.simulation import UserRequest, UserTurn
-from nextturn.train.rewards import Sample, Scored
-from nextturn.train.rollouts import Rollout, check_launch, open_policy
-from nextturn.train.samples import reward_figures
-from nextturn.train.scoring import check_failures
-from nextturn.train.sections import RewardSection
+from nextturn.probe.engines.base import Completion, Request
+from nextturn.train.rollouts import Rollout, VllmPolicy, check_launch, open_policy
+from support.conversations import spans
+from support.ranks import Ranks
 from support.rollout_parts import ROWS, Calls, ToldUsers, chat_of, redrawn, rolled, rollout_of, trainer_of
 
 TALKATIVE = ["Why?", "And then?", "Ok.", "What now?"]
@@ -101,37 +97,6 @@ def test_a_failed_simulator_leaves_its_conversation_out_with_the_reason(trainer:
         assert all(message["content"] for message in messages if message["role"] == "user")
 
 
-class Slips:
-    """A user who leaves the role in one of ten turns."""
-
-    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
-        drawn = [random.Random(f"{request.seed}:{request.attempt}:{len(request.messages)}") for request in requests]
-        return [UserTurn("ok ###DONE###" if rng.random() < 0.1 else f"Why {rng.random()}?") for rng in drawn]
-
-
-def test_a_user_who_slips_in_one_of_ten_turns_does_not_stop_a_run_of_conversations(
-    trainer: Any, tiny_chatml: Path
-) -> None:
-    """With one attempt for each turn more conversations fail than `reward.max_failed` allows."""
-    lost = {}
-    for tries in (1, 3):
-        users = CheckedSimulator(Slips(), tries)
-        rollout = rollout_of(chat_of(tiny_chatml), users, mode="conversation", max_turns=6, max_turn_tokens=64)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trainer.args, "max_completion_length", 2000)
-            samples = rolled(rollout, trainer, *("a", "b") * 16)["samples"]
-        failures = [reason for one in samples for reason in one.failures]
-        lost[tries] = check_failures(scored(samples), RewardSection().max_failed)
-        figures = reward_figures(samples, scored(samples))
-        assert set(failures) <= {"user_end_mark"} and figures["simulator/failed"] == len(failures) / len(samples)
-    assert lost[1] and not lost[3]
-
-
-def scored(samples: Sequence[Sample]) -> list[Scored]:
-    values = [None if one.failures else 0.0 for one in samples]
-    return [Scored(value, {"accuracy": value}, {}) for value in values]
-
-
 def test_each_look_ahead_has_a_user_and_draws_of_its_own(trainer: Any, tiny_chatml: Path) -> None:
     users = ToldUsers(lambda number: TALKATIVE)
     out = played(trainer, tiny_chatml, users, window=2, samples=3)
@@ -176,8 +141,6 @@ def test_what_ends_an_answer_is_an_end_to_trl(tiny_chatml: Path, tmp_path: Path)
 
 def test_the_policy_draws_from_the_forward_pass_of_training(tiny_model: Path, tmp_path: Path) -> None:
     """Same weights, same autocast, dropout off; then training goes on as it was."""
-    from nextturn.probe.engines.base import Request
-
     trainer = trainer_of(tiny_model, lambda *_: {}, tmp_path, bf16=True)
     trainer.model = trainer.model_wrapped = trainer.accelerator.prepare_model(trainer.model).train()
     trainer.model.gradient_checkpointing_enable()
@@ -211,30 +174,147 @@ def test_a_probe_in_training_computes_in_the_dtype_that_it_records(tiny_model: P
 
 
 @pytest.mark.parametrize(
-    ("engine", "processes", "stage", "said"),
-    [
-        ("hf", 2, 3, "rollout.simulator.engine: given hf, expected openai with ZeRO-3"),
-        ("vllm", 2, None, "rollout.simulator.engine: given vllm, expected openai in a launch"),
-        ("vllm", 1, None, None),
-        ("scripted", 2, 3, None),
-    ],
+    ("engine", "processes", "stage", "refused"),
+    [("hf", 2, 3, True), ("vllm", 2, None, True), ("vllm", 1, None, False), ("scripted", 2, 3, False)],
 )
 def test_a_simulator_that_the_launch_would_tear_apart_is_refused(
-    engine: Any, processes: int, stage: int | None, said: str | None
+    engine: Any, processes: int, stage: int | None, refused: bool
 ) -> None:
     plugin = None if stage is None else SimpleNamespace(zero_stage=stage)
     accelerator = SimpleNamespace(num_processes=processes, state=SimpleNamespace(deepspeed_plugin=plugin))
     vllm = VllmSection(gpu_memory_utilization=0.2)
     simulator = SimulatorSection(engine=engine, model=None if engine == "scripted" else "m", vllm=vllm)
-    if said is None:
-        check_launch(simulator, accelerator)
-        return
-    with pytest.raises(RecipeError, match=said):
+    with pytest.raises(RecipeError) if refused else nullcontext():
         check_launch(simulator, accelerator)
 
 
 def test_the_trainers_own_arguments_are_checked_before_the_first_sample(tiny_chatml: Path, tmp_path: Path) -> None:
     trainer = trainer_of(tiny_chatml, lambda *_: {}, tmp_path, top_p=0.9)
     rollout = rollout_of(chat_of(tiny_chatml), ToldUsers(lambda number: ["END"]), max_turn_tokens=12)
-    with pytest.raises(RecipeError, match="train.top_p"):
+    with pytest.raises(RecipeError):
         rolled(rollout, trainer, "a")
+
+
+# --- Over trl's vLLM, with a stand-in that has its contract: who is asked what, how often, with which limits.
+
+
+class ServedGeneration:
+    """trl's `VLLMGeneration` in server mode: it gathers, and slices by this process's number of prompts."""
+
+    def __init__(self, processes: Ranks, rank: int, turn_end: int) -> None:
+        self.processes, self.rank, self.turn_end = processes, rank, turn_end
+        self.max_completion_length, self.temperature = 500, 0.9
+        self.generation_kwargs: dict[str, Any] = {"seed": 1}
+        self.calls: list[dict[str, Any]] = []
+
+    def generate(self, prompts: list[list[int]], images: None, num_generations: int) -> tuple[Any, ...]:
+        assert prompts and num_generations == 1 and all(isinstance(ids, list) for ids in prompts)
+        self.calls.append(
+            {
+                "prompts": len(prompts), "limit": self.max_completion_length, "temperature": self.temperature,
+                "options": self.generation_kwargs,
+            }
+        )  # fmt: skip
+        everyone = self.processes.gather(prompts)
+        made = [self.complete(ids) for ids in everyone]
+        mine = made[self.rank * len(prompts) : (self.rank + 1) * len(prompts)]
+        log_probs = [[[-0.5 - place] for place in range(len(ids))] for ids in mine]
+        return prompts, mine, log_probs, None
+
+    def complete(self, prompt: Sequence[int]) -> list[int]:
+        """Says which prompt it saw: its length and its sum, then ends; or goes on to the limit after a long one."""
+        text = [300 + len(prompt) % 50, 400 + sum(prompt) % 50]
+        limit = self.max_completion_length
+        return [*text, self.turn_end] if sum(prompt) % 3 else (text * limit)[:limit]
+
+
+def vllm_trainer(processes: Ranks, rank: int, turn_end: int) -> Any:
+    state = SimpleNamespace(deepspeed_plugin=None)
+    accelerator = SimpleNamespace(num_processes=processes.number, process_index=rank, state=state)
+    args = SimpleNamespace(max_completion_length=120, temperature=0.7, use_vllm=True, top_p=0.9)
+    return SimpleNamespace(
+        use_vllm=True, vllm_generation=ServedGeneration(processes, rank, turn_end), accelerator=accelerator, args=args,
+        model=SimpleNamespace(training=True), state=SimpleNamespace(global_step=0), eos_token_ids=[turn_end],
+    )  # fmt: skip
+
+
+def launched(monkeypatch: Any, number: int) -> Ranks:
+    processes = Ranks(number)
+    monkeypatch.setattr(VllmPolicy, "_gathered", lambda _, own: processes.gather(own))
+    return processes
+
+
+def play(processes: Ranks, folder: Path, courses: Sequence[Sequence[str]], **section: Any) -> list[Any]:
+    """One rollout of four prompts on every process; `courses[rank]` is what the users of that process do."""
+    turn_end = chat_of(folder).turn_end_ids[-1]
+
+    def one(rank: int) -> Any:
+        trainer = vllm_trainer(processes, rank, turn_end)
+        rollout = rollout_of(
+            chat_of(folder), ToldUsers(lambda number: courses[rank]), True, max_turn_tokens=12, **section
+        )
+        return rolled(rollout, trainer, *"aabb"), trainer.vllm_generation.calls
+
+    return processes.run(one)
+
+
+@pytest.mark.parametrize("mode", ["reply", "conversation"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_all_processes_ask_equally_often_with_equally_many_prompts(
+    mode: str, number: int, tiny_chatml: Path, monkeypatch: Any
+) -> None:
+    """Also where one process's conversations end at once and another's go on: trl slices by the number of prompts."""
+    processes = launched(monkeypatch, number)
+    courses = [["END"], TALKATIVE, ["Why?", "END"]][:number] if number > 1 else [TALKATIVE]
+    done = play(processes, tiny_chatml, courses, mode=mode, window=3, max_turns=3)
+    calls = [[(call["prompts"], call["limit"], call["temperature"]) for call in own] for _, own in done]
+    assert all(own == calls[0] for own in calls)
+    for rank, (out, _) in enumerate(done):
+        for one in out["samples"]:
+            expected = "user" if courses[rank][-1] == "END" else "limit"
+            assert one.ended[0] in (expected, "truncated")
+
+
+def test_each_process_gets_the_completions_of_its_own_prompts(tiny_chatml: Path, monkeypatch: Any) -> None:
+    processes = launched(monkeypatch, 2)
+    chat = chat_of(tiny_chatml)
+    turn_end = chat.turn_end_ids[-1]
+    own = [[Request((5,) * 4, 12, (turn_end,), 0.7)], [Request((7,) * n, 12, (turn_end,), 0.7) for n in (2, 5, 8)]]
+
+    def one(rank: int) -> Any:
+        trainer = vllm_trainer(processes, rank, turn_end)
+        policy = VllmPolicy(trainer.vllm_generation, trainer.accelerator, chat.tokenizer)
+        return policy(own[rank]), policy([])
+
+    generation = ServedGeneration(processes, 0, turn_end)
+    generation.max_completion_length = 12
+    for rank, (made, nothing) in enumerate(processes.run(one)):
+        assert [list(one.ids) for one in made] == [generation.complete(request.prompt_ids) for request in own[rank]]
+        assert nothing == []
+
+
+def test_a_call_has_the_limits_of_its_round_and_leaves_the_trainers_as_they_were(
+    tiny_chatml: Path, monkeypatch: Any
+) -> None:
+    processes = launched(monkeypatch, 1)
+    trainer = vllm_trainer(processes, 0, turn_end=9)
+    generation = trainer.vllm_generation
+    before = {name: value for name, value in vars(generation).items() if name != "calls"}
+    policy = VllmPolicy(generation, trainer.accelerator, chat_of(tiny_chatml).tokenizer)
+    made = policy([Request((3, number), 8, (9,), 0.7) for number in (3, 7)])
+    (call,) = generation.calls
+    assert (call["limit"], call["temperature"]) == (8, 0.7)
+    assert call["options"] == {"seed": 1, "stop_token_ids": [9]}
+    assert {name: value for name, value in vars(generation).items() if name != "calls"} == before
+    assert [(one.tokens, len(one.ids), one.finish) for one in made] == [(8, 8, "length"), (2, 3, "stop")]
+
+
+def test_log_probs_stand_by_the_sampled_tokens_and_nothing_by_the_others(tiny_chatml: Path, monkeypatch: Any) -> None:
+    processes = launched(monkeypatch, 1)
+    ((out, _),) = play(processes, tiny_chatml, [TALKATIVE], mode="conversation", max_turns=3)
+    assert any(0 in mask for mask in out["env_mask"])
+    for ids, mask, log_probs in zip(out["completion_ids"], out["env_mask"], out["logprobs"], strict=True):
+        assert len(ids) == len(mask) == len(log_probs)
+        assert all((one == 0.0) == (not own) for own, one in zip(mask, log_probs, strict=True))
+        for start, end in spans(mask):
+            assert log_probs[start:end] == [-0.5 - place for place in range(end - start)]

@@ -18,7 +18,7 @@ from nextturn.probe.command.errors import RecipeError, TrainingStopped
 from nextturn.probe.command.files import read_jsonl
 from nextturn.probe.command.sections import ServerSection
 from nextturn.train.rewards import Sample, Score, Scored, compose, judge_prompt, read_judge
-from nextturn.train.samples import KEPT, ends_generic, step_line, watch_figures, write_samples
+from nextturn.train.samples import KEPT, ends_generic, reward_figures, step_line, watch_figures, write_samples
 from nextturn.train.scoring import Rewards, check_failures
 from nextturn.train.sections import CustomPart, JudgeSection, RewardSection, Weights
 from nextturn.train.training import flat_warning, reward_line
@@ -368,8 +368,10 @@ def test_what_hacks_a_reward_is_watched() -> None:
         sample(answered, row=rl_row(5)),
         sample(asked, row=gap),
         sample(answered, row=gap, truncated=True, ended=("truncated",)),
-        sample(row=gap, failures=("simulator_gone",), **failed),
+        sample(row=gap, failures=("simulator_gone: no server",), **failed),
     ]
+    failures = reward_figures(samples, [Scored(None, {}, {})] * 5)
+    assert failures["simulator/failed"] == failures["simulator/failed/simulator_gone"] == 1 / 5
     hint = sample(asked, row=rl_row(5, kind="hint"))  # a question is the help that was asked for
     figures = watch_figures([*samples, hint])
     pieces = sample(asked, row=rl_row(5, kind="sharded", shards=("She buys 6 more.",)))  # to be asked for
