@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextturn.probe.command.errors import TemplateError
+from nextturn.probe.data.messages import said_by
 from nextturn.probe.text.chat import Chat
 from support.conversations import spans
 from support.rollout_parts import Calls, ToldUsers, chat_of, redrawn, rollout_of, trainer_of
@@ -103,54 +104,42 @@ def test_every_sampled_token_is_drawn_from_what_training_computes_there(run: Any
     assert [[made.ids for _, made in call] for call in seen["made"]] == seen["redrawn"]
 
 
+def rollouts(run: Any) -> Iterator[Any]:
+    given = run[1]["given"]
+    yield from zip(*(given[key] for key in ("prompt_ids", "completion_ids", "env_mask", "samples")), strict=True)
+
+
 def test_exactly_the_policys_own_tokens_carry_loss(run: Any) -> None:
-    chat, seen = run
-    given, calls = seen["given"], seen["made"]
-    said = {(request.prompt_ids, made.ids) for call in calls for request, made in call}
-    found = set()
-    for prompt, ids, mask in zip(given["prompt_ids"], given["completion_ids"], given["env_mask"], strict=True):
-        for start, end in spans(mask):
-            found.add(((*prompt, *ids[:start]), tuple(ids[start:end])))
+    _, seen = run
+    said = {(request.prompt_ids, made.ids) for call in seen["made"] for request, made in call}
+    own = [(prompt, ids, span) for prompt, ids, mask, _ in rollouts(run) for span in spans(mask)]
+    found = {((*prompt, *ids[:start]), tuple(ids[start:end])) for prompt, ids, (start, end) in own}
     assert found == said, "every trained span is one sampled turn, after exactly the ids it was sampled from"
-    assert sum(len(call) for call in calls) > len(given["prompt_ids"]), "some conversations went on"
+    assert len(own) > len(seen["given"]["prompt_ids"]), "some conversations went on"
+    loss_mask = (seen["trl"]["completion_mask"] * seen["trl"]["tool_mask"]).tolist()
+    for (_, ids, mask, _), row in zip(rollouts(run), loss_mask, strict=True):
+        assert row == mask + [0] * (len(row) - len(ids)), "trl's mask is ours"
 
 
-def test_what_is_trained_reads_as_the_assistants_turns(run: Any) -> None:
-    chat, given = run[0], run[1]["given"]
-    endings = set()
-    for ids, mask, sample in zip(given["completion_ids"], given["env_mask"], given["samples"], strict=True):
-        texts = [chat.tokenizer.decode(ids[start:end]) for start, end in spans(mask)]
-        outside = chat.tokenizer.decode([token for token, own in zip(ids, mask, strict=True) if not own])
+def test_what_is_trained_reads_as_the_assistants_turns_and_keeps_to_the_limits(run: Any) -> None:
+    chat, endings = run[0], set()
+    turn_end = chat.turn_end_ids[-1]
+    for prompt, ids, mask, sample in rollouts(run):
+        turns = list(spans(mask))
+        assert tuple(prompt) == chat.prompt_ids(sample.row.prompt), "as at inference"
+        assert len(ids) <= 160 and mask[0] == mask[-1] == 1, "it begins and ends with the policy"
+        assert all(end - start <= 16 for start, end in turns)
+        assert all(ids[end - 1] == turn_end for _, end in turns[:-1]), "a cut turn ends its conversation"
+        assert sample.truncated == (ids[-1] != turn_end), "trl reads truncation from the last id"
         endings.update(sample.ended)
         if not sample.conversations:
             assert sample.failures == ("simulator_timeout",)
             continue
         (messages,) = sample.conversations
-        turns = [one["content"] for one in messages[sample.start :] if one["role"] == "assistant"]
-        assert [text.removesuffix("<|im_end|>").strip() for text in texts] == turns
-        users = [one["content"] for one in messages[sample.start :] if one["role"] == "user"]
-        assert all(text in outside for text in users)
-        assert outside.count("<|im_start|>assistant") == len(users)
+        texts = [chat.tokenizer.decode(ids[start:end]).removesuffix("<|im_end|>").strip() for start, end in turns]
+        outside = chat.tokenizer.decode([token for token, own in zip(ids, mask, strict=True) if not own])
+        users = said_by(messages[sample.start :], "user")
+        assert texts == said_by(messages[sample.start :], "assistant")
+        assert all(text in outside for text in users) and outside.count("<|im_start|>assistant") == len(users)
         assert sample.tokens == sample.simulated_tokens[0] == sum(mask)
     assert endings == {"user", "limit", "truncated"}
-
-
-def test_the_loss_mask_of_trl_is_ours(run: Any) -> None:
-    given, trl = run[1]["given"], run[1]["trl"]
-    loss_mask = (trl["completion_mask"] * trl["tool_mask"]).tolist()
-    for ids, mask, row in zip(given["completion_ids"], given["env_mask"], loss_mask, strict=True):
-        assert row == mask + [0] * (len(row) - len(ids))
-
-
-def test_prompts_are_those_of_inference_and_wholes_keep_to_the_limit(run: Any) -> None:
-    chat, given = run[0], run[1]["given"]
-    turn_end = chat.turn_end_ids[-1]
-    for prompt, ids, mask, sample in zip(
-        given["prompt_ids"], given["completion_ids"], given["env_mask"], given["samples"], strict=True
-    ):
-        assert tuple(prompt) == chat.prompt_ids(sample.row.prompt)
-        assert len(ids) <= 160 and mask[0] == mask[-1] == 1, "it begins and ends with the policy"
-        turns = list(spans(mask))
-        assert all(end - start <= 16 for start, end in turns)
-        assert all(ids[end - 1] == turn_end for _, end in turns[:-1]), "a cut turn ends its conversation"
-        assert sample.truncated == (ids[-1] != turn_end), "trl reads truncation from the last id"
