@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from statistics import fmean
 
@@ -10,7 +11,6 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from nextturn.data_builders.rows import RlRow
-from nextturn.data_builders.tasks import Gap
 from nextturn.probe.text import equality
 from nextturn.train.rewards import (
     NOTHING_PLAYED,
@@ -143,63 +143,53 @@ def test_look_aheads_are_averaged_and_a_sample_without_any_says_why() -> None:
     assert mean_score(none, [Score(None, "broken"), Score(None, "lost")]) == Score(None, "broken")
 
 
-@drawn(st.integers(1, 10**6), st.integers(1, 10**4), st.integers(1, 10**5))
-def test_efficiency_falls_for_ever(tokens: int, more: int, efficient: int) -> None:
-    shorter, longer = (efficiency(sample("x", tokens=n), efficient).value for n in (tokens, tokens + more))
-    assert shorter is not None and longer is not None
-    assert 0 < longer < shorter < 1
+def test_efficiency_falls_for_ever() -> None:
+    values = [efficiency(sample("x", tokens=tokens), 500).value or 0.0 for tokens in (1, 2, 500, 10**4, 10**6, 10**7)]
+    assert values[0] < 1 and values == sorted(set(values), reverse=True) and values[-1] > 0
 
 
 # Questions and requests in every reply, in words that do not look like one.
-DISGUISES = {
-    "requests": "Please tell me {clause}.",
-    "requests after a number": "You have 12 of them. I need to know {clause}.",
-    "requests as a step": "Step 1: please tell me {clause}.",
-    "asks and goes on": "{ask} Once I know that, I can multiply. Then we are done in 2 steps.",
-    "asks and says a number": "{ask} 1.",
-}
-
-
-def strategies(gap: Gap, solved: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return what policies that always do the same make of a row with missing information, and of the whole problem."""
-    asks, answers = (gap.ask, gap.reveal, solved), (solved,)
-    only_asks = (gap.ask, gap.reveal, gap.ask)
-    hidden = {name: (text.format(ask=gap.ask, clause=gap.clause), *asks[1:]) for name, text in DISGUISES.items()}
-    return {
-        "asks where needed": (asks, answers),
-        "asks vaguely": (("Is something missing?", gap.reveal, solved), answers),
-        "always asks": (asks, asks),
-        "only asks": (only_asks, only_asks),
-        "always guesses": (("That makes \\boxed{987654}.",), answers),
-        "memorised": (answers, answers),
-        **{name: (turns, turns) for name, turns in hidden.items()},
-    }
+DISGUISES = (
+    "Please tell me {clause}.",
+    "You have 12 of them. I need to know {clause}.",
+    "Step 1: please tell me {clause}.",
+    "{ask} Once I know that, I can multiply. Then we are done in 2 steps.",
+    "{ask} 1.",
+)
 
 
 def test_pure_strategies_earn_in_the_order_in_which_one_wants_them() -> None:
     """Rewards are compared within a row, so the order has to hold there."""
-    rewards = Rewards(RewardSection(), seed=0)
-    values: dict[str, list[float]] = {}
+    rewards, values = Rewards(RewardSection(), seed=0), defaultdict[str, list[float]](list)
     for task in tasks()[:80]:
         gap, texts = task.gaps[0], {"problem": task.question, "answer": task.answer}
+        rows = (
+            withheld(prompt=chat(gap.question), hidden=(gap.value,), clause=gap.clause, thing=gap.thing, **texts),
+            given(prompt=chat(task.question), **texts),
+        )
         solved = f"{task.solution}\nThe answer is \\boxed{{{task.answer}}}."
-        less = withheld(prompt=chat(gap.question), hidden=(gap.value,), clause=gap.clause, thing=gap.thing, **texts)
-        whole = given(prompt=chat(task.question), **texts)
+        asks, answers, only = (gap.ask, gap.reveal, solved), (solved,), (gap.ask, gap.reveal, gap.ask)
+        # What a policy that always does the same makes of a row with missing information, and of the whole problem.
+        strategies = {
+            "where needed": (asks, answers), "vaguely": (("Is something missing?", *asks[1:]), answers), "always": (asks, asks),
+            "only": (only, only), "guesses": (("That makes \\boxed{987654}.",), answers), "memorised": (answers, answers),
+            **{form: ((form.format(ask=gap.ask, clause=gap.clause), *asks[1:]),) * 2 for form in DISGUISES},
+        }  # fmt: skip
         earned = {}
-        for name, (to_less, to_whole) in strategies(gap, solved).items():
-            samples = [sample(*to_less, row=less, tokens=10), sample(*to_whole, row=whole, tokens=10)]
-            earned[name] = [one.value or 0.0 for one in rewards.score(samples)]
-            values.setdefault(name, []).extend(earned[name])
-        best, vaguely, memorised = (earned[name] for name in ("asks where needed", "asks vaguely", "memorised"))
+        for name, said in strategies.items():
+            scored = rewards.score([sample(*turns, row=row, tokens=10) for turns, row in zip(said, rows, strict=True)])
+            earned[name] = [one.value or 0.0 for one in scored]
+            values[name] += earned[name]
+        best, vaguely, memorised = (earned[name] for name in ("where needed", "vaguely", "memorised"))
         assert all(best[0] >= each[0] and best[1] >= each[1] for each in earned.values())
-        assert all(best[1] > earned[name][1] + 0.5 for name in ("always asks", *DISGUISES))
-        assert min(earned["only asks"][0], vaguely[0]) > memorised[0] + 0.5
-        assert earned["always guesses"][0] <= memorised[0] + 0.2, "right by heart is worth no more"
-        assert best[0] > vaguely[0] > earned["only asks"][0] - 0.5
+        assert all(best[1] > earned[name][1] + 0.5 for name in ("always", *DISGUISES))
+        assert min(earned["only"][0], vaguely[0]) > memorised[0] + 0.5
+        assert earned["guesses"][0] <= memorised[0] + 0.2, "right by heart is worth no more"
+        assert best[0] > vaguely[0] > earned["only"][0] - 0.5
     mean = {name: fmean(each) for name, each in values.items()}
-    assert all(mean["asks vaguely"] > mean[name] > mean["memorised"] for name in DISGUISES)
-    order = ["asks where needed", "asks vaguely", "always asks", "memorised", "only asks"]
-    assert order == sorted(order, key=lambda name: -mean[name])
+    assert all(mean["vaguely"] > mean[name] > mean["memorised"] for name in DISGUISES)
+    order = [mean[name] for name in ("where needed", "vaguely", "always", "memorised", "only")]
+    assert order == sorted(order, reverse=True)
 
 
 def test_worked_solutions_do_not_count_as_loops() -> None:

@@ -263,33 +263,37 @@ def test_a_batch_that_does_not_fit_the_launch_is_one_line(
 # --- The plan of `--dry-run`.
 
 
-def test_the_plan_counts_what_a_generation_takes(recipe: Path) -> None:
-    plan = describe(load_grpo_recipe(recipe))
-    assert "8 (4 complete, 4 underspecified)" in plan
-    assert "4 samples of each of 2 prompts: 8 at a time" in plan
-    # 8 samples: 8 tokens each are trained, and after each one exchange of 8 tokens is looked ahead.
-    assert "128 tokens at most a generation (64 trained, 64 ahead" in plan
-    assert "scripted: 8 calls at most a generation" in plan
-    assert "apples: 3 answers, 9 user turns" in plan
-    assert "Ann has 3 apples" in plan and not (recipe.parent / "run").exists()
-    plan = describe(load_grpo_recipe(recipe, ["--rollout.mode", "conversation", "--train.beta", "0.1"]))
-    assert "128 tokens at most a generation (128 trained, 0 ahead" in plan
-    assert "reference" in plan, "without LoRA a KL term holds a second model"
-    options = ["--rollout.simulator", SERVED, "--reward.judge", SERVED, "--train.beta", "0.1", "--model.lora", "{r: 4}"]
+@pytest.mark.parametrize(
+    ("options", "said", "unsaid"),
+    [
+        # 8 samples: 8 tokens each are trained, and after each one exchange of 8 tokens is looked ahead.
+        ([], ["8 (4 complete, 4 underspecified)", "(64 trained, 64 ahead", "scripted: 8 calls", "apples: 3 answers"], ""),
+        (["--rollout.mode", "conversation", "--train.beta", "0.1"], ["(128 trained, 0 ahead", "reference"], ""),
+        (
+            ["--rollout.simulator", SERVED, "--reward.judge", SERVED, "--train.beta", "0.1", "--model.lora", "{r: 4}"],
+            ["simulator openai big: 8 calls", "judge     openai big: 8 calls", "LoRA r=4"], "reference",
+        ),
+        (["--data.kinds", "[complete]"], ["4 (4 complete)"], "underspecified"),
+        (["--model.name", "runs/later/checkpoint-40"], ["could not check the model: runs/later/checkpoint-40"], "Ann"),
+    ],
+)  # fmt: skip
+def test_the_plan_of_grpo(options: list[str], said: list[str], unsaid: str, recipe: Path) -> None:
     plan = describe(load_grpo_recipe(recipe, options))
-    assert "simulator openai big: 8 calls at most a generation" in plan
-    assert "judge     openai big: 8 calls at most a generation" in plan
-    assert "reference" not in plan and "LoRA r=4" in plan
+    assert [each for each in said if each not in plan] == [] and not (unsaid and unsaid in plan)
+    assert not (recipe.parent / "run").exists()
 
 
-def test_a_plan_takes_only_prompts_that_are_wanted_and_leaves_a_later_checkpoint_open(recipe: Path) -> None:
-    with pytest.raises(DataError, match="data.kinds: .*hint.*complete, underspecified"):
-        describe(load_grpo_recipe(recipe, ["--data.kinds", "[hint]"]))
-    with pytest.raises(DataError, match="data.max_prompt_tokens 5"):
-        describe(load_grpo_recipe(recipe, ["--data.max_prompt_tokens", "5"]))
-    assert "4 (4 complete)" in describe(load_grpo_recipe(recipe, ["--data.kinds", "[complete]"]))
-    plan = describe(load_grpo_recipe(recipe, ["--model.name", "runs/later/checkpoint-40"]))
-    assert "could not check the model: runs/later/checkpoint-40: no such model folder" in plan
+@pytest.mark.parametrize(
+    ("key", "value", "error"),
+    [
+        ("data.kinds", "[hint]", DataError),
+        ("data.max_prompt_tokens", "5", DataError),
+        ("reward.custom", "{own: {function: no_such_module:length}}", RecipeError),
+    ],
+)
+def test_a_plan_refuses_what_the_run_would(key: str, value: str, error: type[Exception], recipe: Path) -> None:
+    with pytest.raises(error, match=key):
+        describe(load_grpo_recipe(recipe, [f"--{key}", value]))
 
 
 def test_a_plan_names_what_is_unknown_until_the_data_are_built(recipe: Path, tmp_path: Path) -> None:
@@ -338,9 +342,3 @@ def test_a_plan_reads_no_weights_of_the_hub_and_converts_no_multimodal_model(
     text_only = parameters(str(tiny_multimodal))
     assert not own_cache.exists()
     assert text_only == size_of(ModelSection(name="text"), resolve(str(tiny_multimodal)).path).parameters
-
-
-def test_a_plan_loads_the_functions_of_custom_rewards(recipe: Path) -> None:
-    custom = "{own: {function: no_such_module:length}}"
-    with pytest.raises(RecipeError, match=r"reward\.custom\.own\.function: no_such_module:length"):
-        describe(load_grpo_recipe(recipe, ["--reward.custom", custom]))
