@@ -88,12 +88,11 @@ def push_run(
 
         with _hub_errors(repository):
             there = HfApi().list_repo_files(repository, revision=revision)
-            weights = [name for name in there if name.endswith(".safetensors") or name == ADAPTER_CONFIG]
             operations: list[Any] = [CommitOperationAdd(name, content) for name, content in sorted(contents.items())]
             say(f"push      {len(operations)} files to {repository}")
-            operations += [
-                CommitOperationDelete(name) for name in weights if name not in contents
-            ]  # of an earlier push
+            for name in there:  # weights of an earlier push would be loaded too
+                if name not in contents and (name.endswith(".safetensors") or name == ADAPTER_CONFIG):
+                    operations.append(CommitOperationDelete(name))
             commit = HfApi().create_commit(repository, operations, commit_message=f"Step {step}", revision=revision)
     return str(commit.repo_url)
 

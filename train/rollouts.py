@@ -61,8 +61,8 @@ class RolloutFunction:
         first = trainer.accelerator.process_index * len(prompts)
         prompt_ids = {name: self.chat.prompt_ids(self.rows[name].prompt) for name in set(trainer.row_ids)}
         rollouts = [
-            Rollout(self.rows[name], item_seed(self.seed, mode, step, again, place, name), prompt_ids[name])
-            for place, name in enumerate(trainer.row_ids, start=first)
+            Rollout(row, item_seed(self.seed, mode, step, again, place, row.id), prompt_ids[row.id], list(row.prompt))
+            for place, row in enumerate((self.rows[name] for name in trainer.row_ids), start=first)
         ]
 
         with open_policy(trainer, self.chat.tokenizer, self.section.batch_tokens) as policy:
@@ -185,15 +185,12 @@ class Rollout:
     row: RlRow
     seed: int
     prompt_ids: tuple[int, ...]
-    messages: list[Message] = field(default_factory=list)
+    messages: list[Message]
     completion_ids: list[int] = field(default_factory=list)
     env_mask: list[int] = field(default_factory=list)
     log_probs: list[float | None] = field(default_factory=list)
     ended: str = ""
     failure: str = ""
-
-    def __post_init__(self) -> None:
-        self.messages = self.messages or list(self.row.prompt)
 
     @property
     def is_open(self) -> bool:

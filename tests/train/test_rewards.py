@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Callable
 from statistics import fmean
 
 import pytest
-from hypothesis import given as drawn
-from hypothesis import strategies as st
 
 from nextturn.data_builders.rows import RlRow
 from nextturn.probe.text import equality
@@ -198,31 +197,19 @@ def test_worked_solutions_do_not_count_as_loops() -> None:
     assert loops(ANSWERED + " I hope this helps you." * 40)
 
 
-TEXTS = st.lists(
-    st.sampled_from([
-        "\\boxed{", "}", "####", "?", ". ", "\n", "User:", "<think>", "</think>", "= 60", "53", "marbles", "each bag",
-        "Question:", "how many ", "\\frac{", "$", " ", "<|im_end|>",
-    ]) | st.text(max_size=6),
-    max_size=14,
-).map("".join)  # fmt: skip
+SIGNS = [
+    "\\boxed{", "}", "####", "?", ". ", "\n", "User:", "<think>", "</think>", "= 60", "53", "marbles", "each bag",
+    "Question:", "how many ", "\\frac{", "$", " ", "<|im_end|>", "\u0301", "\U0001f600",
+]  # fmt: skip
+MIXED = ["".join(random.Random(seed).choices(SIGNS, k=14)) for seed in range(60)]
+LONG = ["{" * 20_000, "\\boxed{" * 5_000, "?" * 20_000, "a" * 50_000, "User" * 9_000, "1 = " * 9_000]
 
 
-@drawn(st.lists(TEXTS, min_size=1, max_size=3), st.booleans())
-def test_whatever_is_said_a_rule_gives_a_number_from_0_to_1(replies: list[str], hides: bool) -> None:
-    turns = [text for reply in replies for text in (reply, "Go on.")][:-1]
-    one = sample(*turns, row=withheld() if hides else given())
-    for part in (interactivity(one), form(one), efficiency(one, 500)):
-        assert part.value is not None
-        assert 0 <= part.value <= 1
-    assert -1 <= (asking(one).value or 0) <= 1
-
-
-@pytest.mark.parametrize(
-    "text", ["{" * 20_000, "\\boxed{" * 5_000, "?" * 20_000, "a" * 50_000, "User" * 9_000, "1 = " * 9_000]
-)
-def test_no_text_makes_the_rules_slow(text: str) -> None:
-    """They run in the training process, without a time limit."""
+@pytest.mark.parametrize("texts", [*zip(MIXED, MIXED[1:], strict=False), *zip(LONG, LONG, strict=True), ("", "")])
+def test_whatever_is_said_a_rule_gives_a_number_from_0_to_1_at_once(texts: tuple[str, str]) -> None:
+    """Rules run in the training process, without a time limit."""
     for row in (given(), withheld()):
-        assert interactivity(sample(text, "Go on.", text, row=row)).value is not None
-        assert asking(sample(text, row=row)).value is not None
-        assert form(sample(text, row=row)).value is not None
+        one = sample(texts[0], "Go on.", texts[1], row=row)
+        for part in (interactivity(one), form(one), efficiency(one, 500)):
+            assert part.value is not None and 0 <= part.value <= 1
+        assert -1 <= (asking(one).value or 0) <= 1

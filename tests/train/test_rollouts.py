@@ -57,7 +57,7 @@ def test_only_the_first_reply_is_trained_and_all_look_ahead_together(
 
 
 def test_users_and_rewards_see_no_thoughts() -> None:
-    conversation = Rollout(ROWS["a"], 0, ())
+    conversation = Rollout(ROWS["a"], 0, (), [])
     for text, seen in (("<think>\nHow many?\n</think>\n\nIt is 7.", "It is 7."), ("<think>\nIt is 7.", ""), ("7", "7")):
         conversation.add_turn(Completion(text, 3, "stop", (1, 2, 3)), True)
         assert conversation.messages[-1]["content"] == seen
