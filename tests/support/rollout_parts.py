@@ -81,14 +81,16 @@ def rollout_of(chat: Chat, simulator: Any, seed: int = 3, **section: Any) -> Rol
     return RolloutFunction(RolloutSection(**section), chat, ROWS, simulator, seed)
 
 
-def trainer_of(folder: Path, rollout: Any, out: Path, stops_early: float = 0.0, **args: Any) -> Any:
+def trainer_of(
+    folder: Path, rollout: Any, out: Path, stops_early: float = 0.0, model: Any = None, adapter: Any = None, **args: Any
+) -> Any:
     """trl's own trainer on the CPU. `stops_early` is added to the logit of the turn end: random weights hardly stop."""
     from trl import GRPOConfig
 
     from nextturn.train.encoding import prompt_dataset
     from nextturn.train.overrides import RolloutTrainer
 
-    model = load_model(resolve(str(folder)), "float32", "cpu")
+    model = model or load_model(resolve(str(folder)), "float32", "cpu")
     if stops_early:
         turn_end = chat_of(folder).turn_end_ids[-1]
 
@@ -109,5 +111,6 @@ def trainer_of(folder: Path, rollout: Any, out: Path, stops_early: float = 0.0, 
         args=config,
         train_dataset=prompt_dataset(list(ROWS.values())),
         processing_class=load_tokenizer(resolve(str(folder))),
+        peft_config=adapter,
         rollout_func=rollout,
     )

@@ -12,14 +12,15 @@ from huggingface_hub import metadata_load
 
 from nextturn.probe.command.errors import run_command
 from nextturn.probe.command.files import read_json, read_jsonl
-from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
+from nextturn.probe.models.folders import load_model, resolve
 from nextturn.train.grpo import main
 from nextturn.train.policy import load_policy, new_adapter, policy_folder
 from nextturn.train.sections import LoraSection, ModelSection
-from support.grpo_parts import rl_row, write_recipe
+from support.grpo_parts import write_recipe
 from support.launches import history
 from support.loopback import Answer, Loopback
 from support.model_parts import change_json, logits, lora_on
+from support.rollout_parts import trainer_of
 
 
 def test_whole_conversations_are_trained_probed_and_shown(
@@ -106,21 +107,8 @@ def test_a_resumed_lora_run_has_its_weights_and_its_reference(
 
 def lora_trainer(section: ModelSection, folder: Path) -> Any:
     """Return a trainer with a KL term, as train/grpo.py makes it."""
-    from trl import GRPOConfig
-
-    from nextturn.train.encoding import prompt_dataset
-    from nextturn.train.overrides import RolloutTrainer
-
-    args = GRPOConfig(
-        output_dir=str(folder), use_cpu=True, bf16=False, report_to=[], num_generations=2, beta=0.1,
-        per_device_train_batch_size=2, gradient_checkpointing=False,
-    )  # fmt: skip
-    start = policy_folder(section)
-    model = load_policy(start, section)
-    return RolloutTrainer(
-        model=model, reward_funcs=lambda **_: [0.0], args=args, train_dataset=prompt_dataset([rl_row(5)]),
-        processing_class=load_tokenizer(start), peft_config=new_adapter(section, model),
-    )  # fmt: skip
+    model = load_policy(policy_folder(section), section)
+    return trainer_of(Path(section.name), None, folder, model=model, adapter=new_adapter(section, model), beta=0.1)
 
 
 def test_a_run_in_which_every_judge_call_fails_stops_with_the_reason(
