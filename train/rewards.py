@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -20,18 +20,19 @@ from nextturn.data_builders import asked_for
 from nextturn.data_builders.asked_for import LONGEST_ANSWER, marked_answer, questions
 from nextturn.data_builders.dialogue import replies
 from nextturn.data_builders.dialogue.replies import Parsed, Reply
-from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel
-from nextturn.data_builders.rows import RlRow
 from nextturn.probe.command.errors import DataError
 from nextturn.probe.command.timelimit import TIMEOUT
 from nextturn.probe.data.messages import Message, said_by, user
-from nextturn.probe.engines.base import item_seed
 from nextturn.probe.judges.llm import after_verdict
 from nextturn.probe.judges.llm import conversation as shown_conversation
 from nextturn.probe.judges.rules import repetition
 from nextturn.probe.text.equality import compare_answers
 from nextturn.probe.text.grading import asks, count_marks, lenient_answer, outcome, strict_answer
 from nextturn.probe.text.words import content_stems, rough_sentences, words
+
+if TYPE_CHECKING:
+    from nextturn.data_builders.dialogue.roles import Answer
+    from nextturn.data_builders.rows import RlRow
 
 Messages = tuple[Message, ...]
 
@@ -219,11 +220,8 @@ def turn_marks(messages: Messages, place: int) -> tuple[bool, bool, bool]:
 #
 # It is known to be gamed by replies that end in a polite question, which `watch/generic_ending` shows.
 #
-# All verdicts of a step are requested at once, with the retries of probe.client. Equal conversations are judged once: the
-# judge's own noise would otherwise separate them.
+# Equal conversations are judged once: the judge's own noise would otherwise separate them.
 
-TRIES = 3
-"""Attempts for a verdict that cannot be read, each with another seed."""
 _JUDGE_PROMPT: str = yaml.safe_load(Path(__file__).with_name("judge.yaml").read_text(encoding="utf-8"))["prompt"]
 _FROM_1_TO_5 = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
 
@@ -242,35 +240,11 @@ def read_judge(reply: Reply) -> Parsed:
     return Parsed(found.group(1)) if found else Parsed(text, "no_verdict")
 
 
-def judged_interactivity(
-    model: ChatModel, samples: Sequence[Sample], seed: int, limit_s: float
-) -> Callable[[Sample], Score]:
-    """Ask a judge for its verdicts on all conversations of these samples, and return the part that reads the verdicts.
-
-    Args:
-        limit_s: Seconds for all verdicts together. If asking breaks off, the verdicts so far are kept.
-    """
-    asked = {_texts(messages): messages for sample in samples for messages in sample.conversations}
-    wanted = [
-        Ask(judge_prompt(messages), read_judge, partial(_attempt_seed, seed, texts))
-        for texts, messages in asked.items()
-    ]
-    verdicts = dict(zip(asked, map(_verdict, model.ask(wanted, TRIES, limit_s)), strict=True))
-    return lambda sample: mean_score(sample, [verdicts[_texts(messages)] for messages in sample.conversations])
-
-
-def _attempt_seed(seed: int, texts: tuple[str, ...], attempt: int) -> int:
-    return item_seed(seed, "judge", attempt, *texts)
-
-
-def _verdict(answer: Answer) -> Score:
+def judge_score(answer: Answer) -> Score:
+    """Return the value of what a judge said about a conversation: 0 for the verdict 1, 1 for the verdict 5."""
     if answer.parsed is None:
         return Score(None, answer.missing + (f": {answer.detail}" if answer.detail else ""))
     return Score((int(answer.parsed.text) - 1) / 4)
-
-
-def _texts(conversation: Messages) -> tuple[str, ...]:
-    return tuple(text for message in conversation for text in (message["role"], message["content"]))
 
 
 # --- Efficiency: fewer assistant tokens for the same result, without a lower limit that stops it.

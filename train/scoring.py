@@ -17,13 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nextturn.data_builders.dialogue.roles import open_model
+from nextturn.data_builders.dialogue.roles import Ask, ChatModel, open_model
 from nextturn.data_builders.rows import RlRow
 from nextturn.probe.command.errors import RecipeError, TrainingStopped
 from nextturn.probe.command.recipe import load_named
 from nextturn.probe.command.terminal import is_main_process, say
 from nextturn.probe.command.timelimit import Pending, Workers
-from nextturn.train.rewards import PARTS, Sample, Score, Scored, capped, compose, efficiency, judged_interactivity
+from nextturn.probe.engines.base import item_seed
+from nextturn.train import rewards
+from nextturn.train.rewards import PARTS, Messages, Sample, Score, Scored
 from nextturn.train.samples import group_figures, reward_figures, watch_figures, write_samples
 from nextturn.train.sections import RewardSection
 
@@ -69,7 +71,7 @@ class Rewards:
         measures: dict[str, Callable[[Sample], Score]] = {}
         if not self._custom_alone:
             measures = {name: part.score for name, part in PARTS.items()}
-            measures["efficiency"] = partial(efficiency, efficient_tokens=section.efficient_tokens)
+            measures["efficiency"] = partial(rewards.efficiency, efficient_tokens=section.efficient_tokens)
         if self._judge is not None:
             limit_s = section.judge_timeout_s
             measures["interactivity"] = judged_interactivity(self._judge, samples, self._seed, limit_s)
@@ -78,8 +80,8 @@ class Rewards:
             parts = {name: measure(sample) for name, measure in measures.items()}
             parts |= {name: _finished(call) for name, call in own.items()}
             # Custom parts alone decide for themselves what a truncated sample is worth, since their task may have no answer.
-            kept = parts if self._custom_alone else capped(sample, parts)
-            scored.append(compose(kept, section.weight_of, section.required_parts))
+            kept = parts if self._custom_alone else rewards.capped(sample, parts)
+            scored.append(rewards.compose(kept, section.weight_of, section.required_parts))
         return scored
 
     def __call__(
@@ -125,6 +127,37 @@ class Rewards:
         for part in sorted({part for reward in scored for part in reward.parts}):
             log_extra(part, [reward.parts.get(part) for reward in scored])
         return [reward.value for reward in scored]
+
+
+# --- The judge: all verdicts of a step are requested at once, with the retries of probe.client.
+
+TRIES = 3
+"""Attempts for a verdict that cannot be read, each with another seed."""
+
+
+def judged_interactivity(
+    model: ChatModel, samples: Sequence[Sample], seed: int, limit_s: float
+) -> Callable[[Sample], Score]:
+    """Ask a judge for its verdicts on all conversations of these samples, and return the part that reads the verdicts.
+
+    Args:
+        limit_s: Seconds for all verdicts together. If asking breaks off, the verdicts so far are kept.
+    """
+    asked = {_texts(messages): messages for sample in samples for messages in sample.conversations}
+    wanted = [
+        Ask(rewards.judge_prompt(messages), rewards.read_judge, partial(_attempt_seed, seed, texts))
+        for texts, messages in asked.items()
+    ]
+    verdicts = dict(zip(asked, map(rewards.judge_score, model.ask(wanted, TRIES, limit_s)), strict=True))
+    return lambda sample: rewards.mean_score(sample, [verdicts[_texts(messages)] for messages in sample.conversations])
+
+
+def _attempt_seed(seed: int, texts: tuple[str, ...], attempt: int) -> int:
+    return item_seed(seed, "judge", attempt, *texts)
+
+
+def _texts(conversation: Messages) -> tuple[str, ...]:
+    return tuple(text for message in conversation for text in (message["role"], message["content"]))
 
 
 # --- Custom: functions of the user's, called in workers, so that a slow or broken function delays nothing else.
