@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
     from nextturn.probe.command.sections import load_probe_recipe
-    from nextturn.probe.run import load_sets, work_of
+    from nextturn.probe.plan import load_sets, work_of
 
     if args.poll <= 0:
         raise BadInput(f"--poll: given {args.poll:g}, expected seconds above 0")
@@ -115,8 +115,8 @@ class Watcher:
             NextturnError: Some probes failed. The others are done.
         """
         from nextturn.probe.command.sections import TrackingSection
+        from nextturn.probe.plan import refuse_other_settings
         from nextturn.probe.report.tracking import finish_tracking, start_tracking
-        from nextturn.probe.run import refuse_other_settings
 
         tracking = TrackingSection.model_validate(self.recipe.get("tracking", {"to": "none"}))
         tracking = tracking.model_copy(update={"name": f"{tracking.name or self.run_dir.name}-probe"})

@@ -21,7 +21,7 @@ FLOORS = (
 )  # fmt: skip
 STAGE = (
     ("measures",),
-    ("kept.py", "results.py", "store.py", "run.py"),
+    ("kept.py", "plan.py", "results.py", "store.py", "run.py"),
     ("report",),
     ("labels",),
     ("callback.py", "compare.py", "rejudge.py", "watch.py"),

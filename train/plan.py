@@ -15,7 +15,7 @@ from nextturn.probe.data.tables import located
 from nextturn.probe.models.conversions import is_multimodal
 from nextturn.probe.models.folders import ModelFolder, load_chat, resolve, tokenizer_folder
 from nextturn.probe.models.weights import ADAPTER_CONFIG, CONFIG, weight_files
-from nextturn.probe.run import sets_within_reach, work_of
+from nextturn.probe.plan import sets_within_reach, work_of
 from nextturn.probe.text.chat import Chat, Message
 from nextturn.train import memory
 from nextturn.train.encoding import (

@@ -24,8 +24,9 @@ from nextturn.probe.engines.base import Engine
 from nextturn.probe.engines.hf import HfEngine, live_model, plain_forward
 from nextturn.probe.engines.shared import on_all_ranks
 from nextturn.probe.models.folders import ModelFolder, ModelInfo, model_info, resolve
+from nextturn.probe.plan import LoadedSet, load_sets
 from nextturn.probe.report.tracking import headline_line, track_probe
-from nextturn.probe.run import LoadedSet, load_sets, run_probe
+from nextturn.probe.run import run_probe
 from nextturn.probe.text.chat import Chat
 from nextturn.train.colocated import ColocatedVllm
 from nextturn.train.overrides import awake

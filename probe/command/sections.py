@@ -12,7 +12,9 @@ from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.recipe import Count, RecipeSection, Weight, load_recipe, section_from
 from nextturn.probe.command.terminal import say
 
-Measure = Literal["accuracy", "clarify", "followup", "sharded", "doubted"]
+OwnClass = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+"""MODULE:CLASS of a module that Python can import, such as a file in the working folder."""
+Measure = Literal["accuracy", "clarify", "followup", "sharded", "doubted"] | OwnClass
 
 
 class TrackingSection(RecipeSection):
@@ -63,7 +65,7 @@ class SetSection(RecipeSection):
     n: Count | None = None
     """Number of items, sampled with the probe's seed; default: all."""
     measures: tuple[Measure, ...] | None = None
-    """What to measure; default: clarify for pairs, else followup, and accuracy if the items have answers; sharded and doubted only if named."""
+    """What to measure, also MODULE:CLASS of your own; default: clarify for pairs, else followup, and accuracy if the items have answers."""
     n_turns: Count | None = None
     """Number of these items for sharded and doubted, which ask a model several times; default: all."""
     instruction: str = ""

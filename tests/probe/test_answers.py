@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextturn.probe.engines.base import Completion
-from nextturn.probe.measures.one_turn import grade_answer
+from nextturn.probe.measures.accuracy import grade_answer
 from nextturn.probe.questions.sets import Item
 from nextturn.probe.text import equality, grading
 
