@@ -16,7 +16,6 @@ from typing import Any
 
 from nextturn.data_builders.card import CARD, WARN, card, user_notes
 from nextturn.data_builders.dialogue.conversation import ConversationMaker
-from nextturn.data_builders.dialogue.roles import open_model
 from nextturn.data_builders.preferences import write_pairs
 from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.quality import QualityFilter, probe_files
@@ -31,6 +30,7 @@ from nextturn.data_builders.written import FILE, only_talk, written
 from nextturn.probe.command import files
 from nextturn.probe.command.errors import BadInput, DataError, SetOutOfReach
 from nextturn.probe.command.terminal import say
+from nextturn.probe.engines.ask import open_model
 from nextturn.probe.questions.sets import PACKAGED
 
 Row = dict[str, Any]

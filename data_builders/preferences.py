@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
-from nextturn.data_builders.dialogue.roles import Ask, open_model
+from nextturn.data_builders.dialogue.replies import Parsed, read_assistant
 from nextturn.data_builders.rows import load_rl_rows, read_sft_rows
 from nextturn.data_builders.sections import Preferences
 from nextturn.probe.command.files import write_jsonl
 from nextturn.probe.data.messages import Message, assistant
+from nextturn.probe.engines.ask import Ask, Reply, ask, open_model
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.text.equality import same_answer
 from nextturn.probe.text.grading import boxed, outcome, strict_answer
@@ -95,7 +95,7 @@ def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[
             for name, draft in drafts.items()
         ]
         with open_model("replay", section.model, seed, "preferences.model", work) as model:
-            answers = model.ask(asks, section.tries)
+            answers = ask(model, asks, section.tries)
         for name, answer in zip(drafts, answers, strict=True):
             none = "" if len(answer.unusable) >= section.tries else None
             replies[name] = answer.parsed.text if answer.parsed is not None else none

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.files import sha256_file
-from nextturn.probe.command.recipe import Count, RecipeSection, Share, Weight, load_recipe, read_yaml, recipe_dict
-from nextturn.probe.command.sections import ServerSection, TemplateSection, VllmSection
+from nextturn.probe.command.recipe import Count, RecipeSection, Share, load_recipe, read_yaml, recipe_dict
+from nextturn.probe.command.sections import RoleSection
 
 
 @functools.cache
@@ -107,42 +107,8 @@ class Conversations(RecipeSection):
 
 # --- Models.
 
-Role = Literal["assistant", "simulator", "judge", "replay"]
-ROLES: tuple[Role, ...] = ("assistant", "simulator")
+ROLES = ("assistant", "simulator")
 """The roles of a conversation; `replay` answers plain questions."""
-
-
-class RoleSection(TemplateSection):
-    """A model in a role: behind OpenAI-compatible servers, or in this process."""
-
-    engine: Literal["openai", "hf", "vllm"] = "openai"
-    """Servers, or transformers or vLLM in this process."""
-    server: ServerSection | None = None
-    """For openai, with `model`; `max_tokens` below replaces its own limit, and roles with equal `urls` share their concurrency."""
-    model: str | None = None
-    """For hf and vllm: a hub id, a folder, or smollm2-135m."""
-    temperature: Weight = 0.8
-    """Sampling temperature."""
-    max_tokens: Count = 1024
-    """Tokens of a reply at most, thinking included; a reply that reaches the limit is sampled again."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Data type of the weights; auto: the checkpoint's own."""
-    batch_tokens: int | None = None
-    """Tokens in one batch of the engine hf; default: what fits in the free GPU memory, 16,384 on a CPU."""
-    vllm: VllmSection = VllmSection()
-    """Settings of the engine vllm."""
-
-    def check_keys(self) -> None:
-        if self.engine != "openai":
-            if self.model is None or self.server is not None:
-                raise ValueError(f"model: the engine {self.engine} needs `model` and takes no `server`")
-        elif self.server is None or not self.server.model:
-            raise ValueError(
-                "server: missing `urls` or `model`, expected such as "
-                "{urls: [http://localhost:8000/v1], model: Qwen/Qwen3.5-27B}"
-            )
-        elif self.server.enable_thinking is not None:
-            raise ValueError("server.enable_thinking: expected `enable_thinking` one level up, next to `server`")
 
 
 # --- Conversations with a simulated user.

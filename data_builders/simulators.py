@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, simulator_prompt
-from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_message, read_user, unfit_user_turn
-from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, LocalWeights, again_at, open_model, progress
+from nextturn.data_builders.dialogue.replies import Parsed, read_message, read_user, unfit_user_turn
 from nextturn.data_builders.sections import PERSONAS, SimulatorSection
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.probe.command.errors import BadInput, NextturnError, RecipeError
@@ -31,6 +30,7 @@ from nextturn.probe.command.files import sha256_file
 from nextturn.probe.command.recipe import load_named
 from nextturn.probe.command.timelimit import described
 from nextturn.probe.data.messages import Message
+from nextturn.probe.engines.ask import Answer, Ask, ChatModel, EngineModel, Reply, again_at, ask, open_model
 from nextturn.probe.engines.base import Request, item_seed
 from nextturn.probe.models.user_model import UserModelInfo, user_model_info
 from nextturn.probe.questions.simulation import Intent, ShardedUser, Simulator, UserRequest, UserTurn, Wish
@@ -88,9 +88,9 @@ class PromptedSimulator:
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
         """Return the next user turns."""
-        return [_turn(answer) for answer in self.model.ask([self._ask(request) for request in requests], 1)]
+        return [_turn(answer) for answer in ask(self.model, [self._ask(request) for request in requests], 1)]
 
-    def _ask(self, request: UserRequest) -> Ask:
+    def _ask(self, request: UserRequest) -> Ask[Parsed]:
         intent, messages = request.intent, request.messages
         rng = random.Random(f"simulator:{request.seed}")
         persona = rng.choice(list(PERSONAS))
@@ -108,12 +108,12 @@ class PromptedSimulator:
         return Ask(prompt, read, lambda attempt: item_seed(request.seed, len(messages), attempt), tried=request.attempt)
 
 
-def _turn(answer: Answer) -> UserTurn:
+def _turn(answer: Answer[Parsed]) -> UserTurn:
     if answer.parsed:
         return UserTurn(answer.parsed.text, answer.parsed.ended)
     if answer.unusable:
         return UserTurn(answer.unusable[-1].text, failure=f"{OF_TEXT}{answer.unusable[-1].unusable}")
-    return UserTurn(failure=answer.missing)
+    return UserTurn(failure=f"simulator_{answer.missing}")
 
 
 def _read_act(act: str, shots: int, messages: Sequence[Message], reply: Reply) -> Parsed:
@@ -125,29 +125,26 @@ def _read_act(act: str, shots: int, messages: Sequence[Message], reply: Reply) -
 class TrainedSimulator:
     """A user model, in this process or behind a server that serves completions."""
 
-    def __init__(self, weights: LocalWeights, section: SimulatorSection, intents: bool) -> None:
-        self.weights = weights
-        self.section = section
+    def __init__(self, model: EngineModel, intents: bool) -> None:
+        self.model = model
         self.intents = intents
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
         """Return the next user turns; an empty one ends the conversation."""
-        chat, most = self.weights.chat, self.section.max_tokens
+        chat, most = self.model.chat, self.model.max_tokens
         asked = [
             Request(
                 chat.user_prefix_ids(self._view(request)), most, chat.stop_ids,
-                again_at(self.section.temperature, request.attempt),
+                again_at(self.model.temperature, request.attempt),
                 item_seed(request.seed, len(request.messages), request.attempt),
             )
             for request in requests
         ]  # fmt: skip
-        turns = [UserTurn()] * len(asked)
-        with progress(len(asked), "user turns") as advance:
-            for index, made in self.weights.stream(asked):
-                text = chat.user_turn(made.text)
-                cut = made.finish == "length" and text == made.text.strip()
-                turns[index] = UserTurn(failure="user_cut") if cut else UserTurn(text, ended=not text)
-                advance()
+        turns = []
+        for made in self.model.complete(asked, "user turns"):
+            text = chat.user_turn(made.text)
+            cut = made.finish == "length" and text == made.text.strip()
+            turns.append(UserTurn(failure="user_cut") if cut else UserTurn(text, ended=not text))
         return turns
 
     def _view(self, request: UserRequest) -> tuple[Message, ...]:
@@ -296,13 +293,13 @@ def _open_player(section: SimulatorSection, seed: int, where: str, folder: Path 
         model = opened.enter_context(open_model("simulator", section.running, seed, where, folder))
         return PromptedSimulator(model, section)
     info = check_user_model(section, where)
-    weights = opened.enter_context(closing(LocalWeights(section.running, seed, where, folder)))
-    if weights.chat.template_sha256 != info.template_sha256:
+    model = opened.enter_context(closing(EngineModel("user", section.running, seed, where, folder)))
+    if model.chat.template_sha256 != info.template_sha256:
         raise RecipeError(
             f"{where}.model: {section.model} was trained with another chat template than it has now; train it again, "
             "or restore its template"
         )
-    return TrainedSimulator(weights, section, info.intents)
+    return TrainedSimulator(model, info.intents)
 
 
 def check_user_model(section: SimulatorSection, where: str) -> UserModelInfo:

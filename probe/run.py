@@ -289,7 +289,7 @@ def measure_folder(
             )
     else:  # the recipe says the dtype of a server, which cannot be asked
         probe = probe.model_copy(update={"dtype": models.used_dtype(folder, probe.dtype, device)})
-    with closing(open_engine(folder, tokenizer, probe, device)) as engine:
+    with closing(open_engine(folder, tokenizer, probe, probe.seed, device)) as engine:
         if served:
             # The weights of a server cannot be hashed. Only its name for the model identifies them.
             name = Client(served).model

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nextturn.data_builders.rows import load_rl_rows
-from nextturn.data_builders.sections import RoleSection, load_data_recipe
+from nextturn.data_builders.sections import load_data_recipe
 from nextturn.data_builders.simulators import check_own_class
 from nextturn.probe.command.errors import ModelError
+from nextturn.probe.command.sections import RoleSection
 from nextturn.probe.data.tables import located
 from nextturn.probe.models.conversions import is_multimodal
 from nextturn.probe.models.folders import ModelFolder, load_chat, resolve, tokenizer_folder

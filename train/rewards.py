@@ -26,19 +26,18 @@ from nextturn.data_builders.dialogue.replies import (
     EMPTY,
     ROLE_LABEL,
     Parsed,
-    Reply,
     read_assistant,
     read_reply,
     same_words,
 )
-from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, open_model
 from nextturn.data_builders.rows import RlRow
-from nextturn.data_builders.sections import RoleSection
 from nextturn.data_builders.user import LONGEST_ANSWER, marked_answer, questions, read_question, states_result
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.recipe import load_named
+from nextturn.probe.command.sections import RoleSection
 from nextturn.probe.command.timelimit import TIMEOUT, Pending, Workers
 from nextturn.probe.data.messages import Message, said_by, user
+from nextturn.probe.engines.ask import Answer, Ask, ChatModel, Reply, ask, open_model
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.judges.llm import after_verdict
 from nextturn.probe.judges.llm import conversation as shown_conversation
@@ -315,7 +314,7 @@ class InteractivityJudge:
             Ask(judge_prompt(messages), read_judge, functools.partial(self._attempt_seed, texts))
             for texts, messages in asked.items()
         ]
-        verdicts = dict(zip(asked, map(_verdict, self._model.ask(wanted, TRIES, self._limit_s)), strict=True))
+        verdicts = dict(zip(asked, map(_verdict, ask(self._model, wanted, TRIES, self._limit_s)), strict=True))
         return [
             mean_score([verdicts[_texts(messages)] for messages in sample.conversations], sample.failures)
             for sample in samples
@@ -328,9 +327,9 @@ class InteractivityJudge:
         return item_seed(self._seed, "judge", attempt, *texts)
 
 
-def _verdict(answer: Answer) -> Score:
+def _verdict(answer: Answer[Parsed]) -> Score:
     if answer.parsed is None:
-        return Score(None, answer.missing + (f": {answer.detail}" if answer.detail else ""))
+        return Score(None, f"judge_{answer.missing}" + (f": {answer.detail}" if answer.detail else ""))
     return Score((int(answer.parsed.text) - 1) / 4)
 
 

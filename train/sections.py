@@ -14,11 +14,11 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from pydantic import AliasChoices, Field, create_model, model_serializer, model_validator
 
-from nextturn.data_builders.sections import DataRecipe, RoleSection, SimulatorSection
+from nextturn.data_builders.sections import DataRecipe, SimulatorSection
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.files import read_json
 from nextturn.probe.command.recipe import Count, RecipeSection, Seconds, Share, Weight, load_recipe
-from nextturn.probe.command.sections import ProbeSection, TemplateSection, TrackingSection, VllmSection
+from nextturn.probe.command.sections import ProbeSection, RoleSection, TemplateSection, TrackingSection, VllmSection
 from nextturn.probe.command.terminal import processes, say, say_once
 from nextturn.probe.models.checkpoints import newest_complete
 from nextturn.probe.models.weights import ADAPTER_CONFIG, CONFIG

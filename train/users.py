@@ -30,7 +30,6 @@ from typing import Any
 
 from nextturn.data_builders.dialogue.checks import Proposal, values
 from nextturn.data_builders.dialogue.replies import unfit_user_turn
-from nextturn.data_builders.dialogue.roles import LocalWeights
 from nextturn.data_builders.sections import SimulatorSection, Written
 from nextturn.data_builders.simulators import PieceTeller, open_simulator
 from nextturn.data_builders.written import WISHES, written
@@ -39,6 +38,7 @@ from nextturn.probe.command.files import write_json, write_jsonl
 from nextturn.probe.command.terminal import aligned, collected, printable
 from nextturn.probe.data.messages import assistant, plain, row_id
 from nextturn.probe.data.tables import located
+from nextturn.probe.engines.ask import EngineModel
 from nextturn.probe.engines.base import ScoreRequest, item_seed
 from nextturn.probe.judges.rules import RulesJudge
 from nextturn.probe.judges.verdicts import ROLE_CONSISTENT, Case
@@ -123,7 +123,7 @@ def _distinct(texts: Sequence[tuple[str, ...]], size: int) -> Estimate:
     return Estimate(len(set(runs)) / len(runs), None, len(runs)) if runs else NOTHING
 
 
-def perplexity(weights: LocalWeights, rows: Iterable[Row], intents: bool) -> Estimate:
+def perplexity(model: EngineModel, rows: Iterable[Row], intents: bool) -> Estimate:
     """Return the perplexity of the tokens that have loss with `data.loss_on: user`, and their number.
 
     Args:
@@ -134,11 +134,11 @@ def perplexity(weights: LocalWeights, rows: Iterable[Row], intents: bool) -> Est
     requests = []
     for row in rows:
         view = user_view(row if intents else {**row, "intent": None})
-        for trained in weights.chat.training_rows(view, "user"):
+        for trained in model.chat.training_rows(view, "user"):
             ids, mask = tuple(trained.input_ids), [0, *trained.loss_mask, 0]
             edges = [at for at in range(len(mask) - 1) if mask[at] != mask[at + 1]]
             requests += [ScoreRequest(ids[:at], ids[at:end]) for at, end in zip(edges[::2], edges[1::2], strict=True)]
-    log_p = sum(collected(weights.score(requests), len(requests), "perplexity", unit=" turns"))
+    log_p = sum(collected(model.engine.score(requests), len(requests), "perplexity", unit=" turns"))
     tokens = sum(len(request.target_ids) for request in requests)
     return Estimate(math.exp(-log_p / tokens), None, tokens)
 
@@ -210,9 +210,9 @@ def main(argv: Sequence[str]) -> None:
             turns[name] = simulator.turns([point.request for point in points])
             users[name] = figures(points, turns[name])
             played = simulator.own.others if isinstance(simulator.own, PieceTeller) else simulator.own
-            weights = getattr(getattr(played, "model", played), "weights", None)
-            if isinstance(weights, LocalWeights):
-                users[name]["perplexity"] = perplexity(weights, rows, getattr(played, "intents", True))
+            model = getattr(played, "model", None)
+            if isinstance(model, EngineModel):
+                users[name]["perplexity"] = perplexity(model, rows, getattr(played, "intents", True))
     turns["real"] = [point.real for point in points]
     users["real"] = figures(points, turns["real"])
     print(table(users))

@@ -24,11 +24,11 @@ from typing import Any
 from nextturn.data_builders.dialogue import checks
 from nextturn.data_builders.dialogue.checks import Proposal
 from nextturn.data_builders.dialogue.prompts import Prompt, assistant_prompt, copies_example, prompt
-from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant, same_words, tagged
-from nextturn.data_builders.dialogue.roles import COUNTS, Answer, Ask, ChatModel, LocalModel
+from nextturn.data_builders.dialogue.replies import Parsed, read_assistant, same_words, tagged
 from nextturn.data_builders.sections import ROLES, Dialogue
 from nextturn.data_builders.tasks import Conversation, Gap, Task
 from nextturn.probe.data.messages import Message, assistant, user
+from nextturn.probe.engines.ask import COUNTS, Answer, Ask, ChatModel, EngineModel, Reply, ask
 from nextturn.probe.engines.base import ScoreRequest, item_seed
 from nextturn.probe.judges.rules import RulesJudge
 from nextturn.probe.judges.verdicts import GENUINE, Case
@@ -170,13 +170,13 @@ class ConversationMaker:
     def rng(self, purpose: str, draft: Draft) -> random.Random:
         return random.Random(f"{purpose}:{self.seed}:{draft.id}")
 
-    def ask(self, wanted: Sequence[Wanted], where: str, tries: int = _AGAIN) -> list[Answer]:
+    def ask(self, wanted: Sequence[Wanted], where: str, tries: int = _AGAIN) -> list[Answer[Parsed]]:
         """Ask the policy for replies; seeds follow from the draft, `where`, and how often the draft comes."""
         times, asks = Counter[str](), []
         for draft, messages, read in wanted:
             asks.append(Ask(messages, read, partial(item_seed, self.seed, draft.id, where, times[draft.id])))
             times[draft.id] += 1
-        answers = self.policy.ask(asks, tries)
+        answers = ask(self.policy, asks, tries)
         for (draft, *_), answer in zip(wanted, answers, strict=True):
             draft.calls.update(answer.calls)
             draft.unusable += [
@@ -194,7 +194,7 @@ class ConversationMaker:
             if answer.parsed is not None:
                 draft.messages.append(assistant(answer.parsed.text))
             elif len(answer.unusable) < self.settings.tries:  # the model could not be asked
-                draft.reason = answer.missing
+                draft.reason = f"assistant_{answer.missing}"
             else:
                 draft.reason = "unsolved" if where == "solved" else "not_enough"
 
@@ -357,9 +357,9 @@ class ConversationMaker:
     def closeness(self, drafts: Sequence[Draft], fit: Sequence[Sequence[UserTurn]]) -> list[list[float]]:
         """Return the score of each candidate; zeros where there is nothing to choose or the policy gives no scores."""
         scores = [[0.0] * len(turns) for turns in fit]
-        if not isinstance(self.policy, LocalModel):
+        if not isinstance(self.policy, EngineModel):
             return scores
-        chat = self.policy.weights.chat
+        chat = self.policy.chat
         prefixes = [chat.user_prefix_ids(draft.messages) for draft in drafts]
         requests, signs = [], []
         for index, turns in enumerate(fit):
@@ -368,7 +368,7 @@ class ConversationMaker:
                 for prefix, sign in ((prefixes[index], 1), (prefixes[index - 1], -1)):
                     requests.append(ScoreRequest(prefix, target))
                     signs.append((index, place, sign / len(target)))
-        for number, log_p in self.policy.weights.score(requests):
+        for number, log_p in self.policy.engine.score(requests):
             index, place, weight = signs[number]
             scores[index][place] += weight * log_p
         return scores

@@ -125,7 +125,49 @@ def _default_judge(section: dict[str, Any]) -> Literal["rules", "llm"]:
     return "llm"
 
 
-class ProbeSection(TemplateSection):
+class EngineSection(TemplateSection):
+    """What runs a model."""
+
+    engine: Literal["openai", "hf", "vllm"]
+    """Servers, or transformers or vLLM in this process."""
+    server: ServerSection | None = None
+    """The servers of the engine openai."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Data type of the weights; auto: the checkpoint's own."""
+    batch_tokens: Count | None = None
+    """Tokens in one batch of the engine `hf`; default: what fits in the free GPU memory, 16,384 on a CPU."""
+    vllm: VllmSection = VllmSection()
+    """Settings of the engine `vllm`."""
+
+
+class RoleSection(EngineSection):
+    """A model in a role: behind OpenAI-compatible servers, or in this process."""
+
+    engine: Literal["openai", "hf", "vllm"] = "openai"
+    """Servers, or transformers or vLLM in this process."""
+    server: ServerSection | None = None
+    """For openai, with `model`; `max_tokens` below replaces its own limit, and roles with equal `urls` share their concurrency."""
+    model: str | None = None
+    """For hf and vllm: a hub id, a folder, or smollm2-135m."""
+    temperature: Weight = 0.8
+    """Sampling temperature."""
+    max_tokens: Count = 1024
+    """Tokens of a reply at most, thinking included; a reply that reaches the limit is sampled again."""
+
+    def check_keys(self) -> None:
+        if self.engine != "openai":
+            if self.model is None or self.server is not None:
+                raise ValueError(f"model: the engine {self.engine} needs `model` and takes no `server`")
+        elif self.server is None or not self.server.model:
+            raise ValueError(
+                "server: missing `urls` or `model`, expected such as "
+                "{urls: [http://localhost:8000/v1], model: Qwen/Qwen3.5-27B}"
+            )
+        elif self.server.enable_thinking is not None:
+            raise ValueError("server.enable_thinking: expected `enable_thinking` one level up, next to `server`")
+
+
+class ProbeSection(EngineSection):
     """What the probe measures. The defaults follow arXiv 2604.02315 where it states a choice."""
 
     sets: dict[str, SetSection]
@@ -146,8 +188,6 @@ class ProbeSection(TemplateSection):
     """What generates: transformers, vLLM in this process, or servers."""
     server: ServerSection | None = None
     """The servers of the engine `openai`; they serve the model that is named on the command line."""
-    vllm: VllmSection = VllmSection()
-    """Settings of the engine `vllm`."""
     judge_server: ServerSection | None = None
     """The servers of the judge `llm`, and of sets with `grader: judge`."""
     judge: Literal["rules", "llm"] = Field(default_factory=_default_judge)
@@ -156,8 +196,6 @@ class ProbeSection(TemplateSection):
     """Tokens of an answer at most."""
     max_user_tokens: Count = 96
     """Tokens of a user turn at most."""
-    batch_tokens: Count | None = None
-    """Tokens in one batch of the engine `hf`; default: what fits in the free GPU memory, 16,384 on a CPU."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the weights; auto: the checkpoint's own, of a server unknown. A CPU without bfloat16 instructions uses float32."""
     seed: int = 0

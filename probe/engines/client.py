@@ -146,8 +146,9 @@ class Client:
         return self._model
 
     def stream(
-        self, path: str, bodies: Sequence[dict[str, Any] | None], usable: Usable = lambda body: None
-    ) -> Generator[tuple[int, ServerReply], None, None]:
+        self, path: str, bodies: Sequence[dict[str, Any] | None], usable: Usable = lambda body: None,
+        ends: float | None = None,
+    ) -> Generator[tuple[int, ServerReply], None, None]:  # fmt: skip
         """Send each body to URL + `path` and yield (index, reply) for each, as replies come.
 
         Closing the generator cancels the requests under way. Read one stream of a client at a time.
@@ -155,9 +156,11 @@ class Client:
         Args:
             bodies: What to POST; None sends a GET.
             usable: Return why a 200 reply cannot be used; the request is tried again then. Called in the loop's thread.
+            ends: When to stop waiting, in seconds of the monotonic clock.
 
         Raises:
             EngineError: See `request`.
+            TimeoutError: Replies are missing at `ends`.
         """
         self._seconds.clear()
         try:
@@ -165,7 +168,8 @@ class Client:
                 asyncio.run_coroutine_threadsafe(self.request(path, body, usable), event_loop()): index
                 for index, body in enumerate(bodies)
             }
-            for future in concurrent.futures.as_completed(futures):
+            left_s = None if ends is None else ends - time.monotonic()
+            for future in concurrent.futures.as_completed(futures, left_s):
                 yield futures[future], future.result()
         finally:
             self.close()

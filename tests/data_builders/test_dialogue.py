@@ -22,16 +22,16 @@ from nextturn.data_builders.dialogue.conversation import (
     unfit_reply,
     unfit_turn,
 )
-from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant, read_message, tagged
-from nextturn.data_builders.dialogue.roles import Ask, ChatModel, LocalModel
+from nextturn.data_builders.dialogue.replies import Parsed, read_assistant, read_message, tagged
 from nextturn.data_builders.quality import Quality, QualityFilter
 from nextturn.data_builders.rows import rl_rows
-from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, RoleSection, Source, shaping
+from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, Source, shaping
 from nextturn.data_builders.simulators import CheckedSimulator
 from nextturn.data_builders.tasks import Conversation, Gap, Task
 from nextturn.probe.command.errors import SettingsChanged
-from nextturn.probe.command.sections import ServerSection, VllmSection
+from nextturn.probe.command.sections import RoleSection, ServerSection, VllmSection
 from nextturn.probe.data.messages import assistant, user
+from nextturn.probe.engines.ask import Ask, ChatModel, EngineModel, Reply, ask
 from nextturn.probe.questions.simulation import UserRequest, UserTurn
 
 QUESTION = "Ann has 12 marbles in each of her 5 red bags and loses 7 of them on the way home. How many are left?"
@@ -69,17 +69,18 @@ SAYS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Policy(ChatModel):
+class Policy:
     """A policy whose replies come from a function of the prompt and the seed, by the prompt's kind."""
 
     def __init__(self, **says: Any) -> None:
-        super().__init__("assistant", ROLE)
+        self.role, self.temperature = "assistant", 0.8
         self.says = {**SAYS, **says}
         self.kinds: list[str] = []
         self.sampled: list[tuple[int, float]] = []
 
-    def replies(self, chats: Sequence[Any], ends: float | None = None) -> list[Reply]:
-        return [self.reply(messages[-1]["content"], seed, temperature) for messages, seed, temperature in chats]
+    def replies(self, chats: Sequence[Any], ends: float | None = None) -> Iterator[tuple[int, Reply]]:
+        for index, (messages, seed, temperature) in enumerate(chats):
+            yield index, self.reply(messages[-1]["content"], seed, temperature)
 
     def reply(self, text: str, seed: int, temperature: float) -> Reply:
         kind = next((kind for words, kind in KINDS.items() if words in text), "other")
@@ -174,13 +175,13 @@ def test_a_turn_that_failed_is_none_and_most_turns_decide_the_end() -> None:
     assert texts(done)[2:] == [WHY, REASON] and done.row["dialogue"]["ended"] == "user"
 
 
-class Scoring(LocalModel):
+class Scoring(EngineModel):
     """A policy in this process, for which a turn is likely where the chat has its last word."""
 
     def __init__(self) -> None:
-        chat = SimpleNamespace(user_prefix_ids=lambda messages: messages[0]["content"], text_ids=str.split)
-        weights: Any = SimpleNamespace(chat=chat, score=self.scores)
-        super().__init__("assistant", ROLE, weights)
+        self.role, self.temperature = "assistant", 0.8
+        self.chat: Any = SimpleNamespace(user_prefix_ids=lambda messages: messages[0]["content"], text_ids=str.split)
+        self.engine: Any = SimpleNamespace(score=self.scores)
 
     replies = Policy().replies
 
@@ -429,10 +430,10 @@ def test_a_name_that_copies_an_example_is_asked_for_again() -> None:
 
 def test_further_attempts_have_another_seed_and_a_higher_temperature() -> None:
     greedy = Policy(other="no verdict")
-    greedy.section = ROLE.model_copy(update={"temperature": 0.0})
-    (answer,) = greedy.ask([Ask((user("q"),), lambda reply: Parsed("", "no_verdict"), lambda attempt: attempt)], 3)
+    greedy.temperature = 0.0
+    (answer,) = ask(greedy, [Ask((user("q"),), lambda reply: Parsed("", "no_verdict"), lambda attempt: attempt)], 3)
     assert greedy.sampled == [(0, 0.0), (1, 0.5), (2, 0.5)]
-    assert (answer.parsed, answer.missing, answer.calls["assistant.calls"]) == (None, "assistant_no_verdict", 3)
+    assert (answer.parsed, answer.missing, answer.calls["assistant.calls"]) == (None, "no_verdict", 3)
 
 
 def test_how_a_model_is_run_is_no_setting_of_the_data(tmp_path: Path) -> None:

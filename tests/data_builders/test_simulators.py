@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from nextturn.data_builders.build import with_simulator
 from nextturn.data_builders.dialogue.prompts import EXAMPLES
-from nextturn.data_builders.dialogue.replies import Reply, unfit_user_turn
-from nextturn.data_builders.dialogue.roles import ChatModel
-from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, RoleSection, SimulatorSection, Source, Written
+from nextturn.data_builders.dialogue.replies import unfit_user_turn
+from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, SimulatorSection, Source, Written
 from nextturn.data_builders.simulators import (
     CheckedSimulator,
     PieceTeller,
@@ -27,8 +26,9 @@ from nextturn.data_builders.simulators import (
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.data_builders.written import written
 from nextturn.probe.command.errors import BadInput, EngineError, RecipeError
-from nextturn.probe.command.sections import ServerSection
+from nextturn.probe.command.sections import RoleSection, ServerSection
 from nextturn.probe.data.messages import assistant, user
+from nextturn.probe.engines.ask import Reply
 from nextturn.probe.engines.base import Completion, Request
 from nextturn.probe.models.folders import load_tokenizer, resolve
 from nextturn.probe.models.user_model import UserModelInfo, mark_user_model
@@ -97,18 +97,22 @@ def test_whoever_plays_the_others_problems_in_pieces_are_told_piece_by_piece() -
 # --- A prompted model.
 
 
-class Says(ChatModel):
+class Says:
     """A model that gives these replies one after the other, the last one again and again."""
 
     def __init__(self, *says: str | Reply) -> None:
-        super().__init__("simulator", RoleSection(server=SERVER))
+        self.role, self.temperature = "simulator", 0.8
         self.says = list(says)
         self.chats: list[Any] = []
 
-    def replies(self, chats: Sequence[Any], ends: float | None = None) -> list[Reply]:
+    def replies(self, chats: Sequence[Any], ends: float | None = None) -> Iterator[tuple[int, Reply]]:
         self.chats += chats
-        said = [self.says.pop(0) if len(self.says) > 1 else self.says[0] for _ in chats]
-        return [Reply(text) if isinstance(text, str) else text for text in said]
+        for index in range(len(chats)):
+            said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
+            yield index, Reply(said) if isinstance(said, str) else said
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def prompted(*says: str | Reply, request: UserRequest = ASKED, **section: Any) -> tuple[UserTurn, list[Any]]:
@@ -191,8 +195,8 @@ def test_a_user_model_continues_the_users_turn_after_the_intent(user_model: Any,
 
     requests = [ASKED, replace(SOLVED, seed=7), replace(ASKED, seed=6)]
     with open_simulator(user_model(intents=intents), 1, "simulator") as simulator:
-        weights = simulator.own.others.weights
-        chat, weights.stream = weights.chat, stream
+        model: Any = simulator.own.others.model  # type: ignore[attr-defined]
+        chat, model.engine.stream = model.chat, stream
         turns = simulator.turns(requests)
     assert turns == [UserTurn("it is 3"), UserTurn(ended=True), UserTurn(failure="user_cut")]
     for request, sent in zip([*requests, *requests[2:] * 2], asked, strict=True):

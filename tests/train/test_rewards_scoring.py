@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from nextturn.data_builders.dialogue.replies import Reply
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.sections import ServerSection
+from nextturn.probe.engines.ask import Reply
 from nextturn.train.rewards import Rewards, Score, Scored, compose, judge_prompt, read_judge, reason_kind
 from nextturn.train.scoring import check_failures
 from nextturn.train.sections import CustomPart, JudgeSection, RewardSection, Weights
