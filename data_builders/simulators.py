@@ -9,7 +9,6 @@ Whatever writes a turn, `CheckedSimulator` checks it: role, end marks, repetitio
 
 from __future__ import annotations
 
-import inspect
 import os
 import random
 import re
@@ -25,10 +24,9 @@ from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, 
 from nextturn.data_builders.dialogue.replies import Parsed, read_message, read_user, unfit_user_turn
 from nextturn.data_builders.sections import PERSONAS, SimulatorSection
 from nextturn.data_builders.user import ScriptedUser
-from nextturn.probe.command.errors import BadInput, NextturnError, RecipeError
+from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.files import sha256_file
-from nextturn.probe.command.recipe import load_named
-from nextturn.probe.command.timelimit import described
+from nextturn.probe.command.own import Own
 from nextturn.probe.data.messages import Message
 from nextturn.probe.engines.ask import Answer, Ask, ChatModel, EngineModel, Reply, again_at, ask, open_model
 from nextturn.probe.engines.base import Request, item_seed
@@ -163,15 +161,8 @@ class OwnSimulator:
     """
 
     def __init__(self, section: SimulatorSection, where: str) -> None:
-        self.where, self.engine = where, section.engine
-        try:
-            self.own: Any = load_named(section.engine)(**section.options)
-            inspect.signature(self.own.turns).bind(())
-        except Exception as error:
-            raise BadInput(
-                f"{where}.engine: {section.engine} cannot be used ({_said(error)}); expected MODULE:CLASS, found in the "
-                "working folder, that takes `options` and has `turns(requests)` (docs/data.md, Simulated users)"
-            ) from error
+        self.own = Own(section.engine, f"{where}.engine", "turns", section.options)
+        self.close = self.own.close
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
         """Return the next user turns. The class knows no attempts: a further one has another seed.
@@ -182,35 +173,11 @@ class OwnSimulator:
         """
         seeds = [item_seed(each.seed, each.attempt) if each.attempt else each.seed for each in requests]
         asked = [replace(request, seed=seed) for request, seed in zip(requests, seeds, strict=True)]
-        try:
-            turns = self.own.turns(asked) if asked else []
-        except NextturnError:
-            raise
-        except Exception as error:
-            raise BadInput(f"{self.where}: {self.engine}.turns failed: {_said(error)}") from error
-        if mistake := _mistake(turns, len(requests)):
-            expected = f"expected a list of {len(requests)} UserTurn, one for each request"
-            raise BadInput(f"{self.where}: {self.engine}.turns returned {mistake}; {expected}")
-        return list(turns)
-
-    def close(self) -> None:
-        """Call the `close` of the class, if it has one."""
-        if hasattr(self.own, "close"):
-            self.own.close()
+        return self.own.call(asked, "UserTurn, one for each request", _is_turn)
 
 
-def _said(error: Exception) -> str:
-    return described(error).removeprefix("error: ")
-
-
-def _mistake(turns: Any, wanted: int) -> str:
-    """Return what is wrong with the value that a class returned for so many requests, or ""."""
-    if not isinstance(turns, list | tuple) or len(turns) != wanted:
-        return type(turns).__name__ + (f" of {len(turns)}" if isinstance(turns, list | tuple) else "")
-    for index, turn in enumerate(turns):
-        if not (isinstance(turn, UserTurn) and type(turn.text) is type(turn.failure) is str):
-            return f"{turn if isinstance(turn, UserTurn) else type(turn).__name__} at position {index}"
-    return ""
+def _is_turn(turn: Any) -> bool:
+    return isinstance(turn, UserTurn) and type(turn.text) is type(turn.failure) is str
 
 
 class PieceTeller:

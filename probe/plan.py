@@ -135,6 +135,8 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
     default = ("clarify",) if of_pairs else ("accuracy", "followup") if answered else ("followup",)
     names = section.measures or default
     measures = [measure_named(each) for each in names]
+    if ":" in probe.judge:
+        get_judge(probe.judge)  # a wrong name ends the run before anything is generated
     for measure in measures:
         if (measure.takes == "pairs") != of_pairs:
             expected = "pairs (`complete`, `underspecified`)" if measure.takes == "pairs" else "single questions"

@@ -12,6 +12,7 @@ import inspect
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -35,7 +36,7 @@ from nextturn.data_builders.user import LONGEST_ANSWER, marked_answer, questions
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.recipe import load_named
 from nextturn.probe.command.sections import RoleSection
-from nextturn.probe.command.timelimit import TIMEOUT, Pending, Workers
+from nextturn.probe.command.timelimit import TIMEOUT, Done, Workers
 from nextturn.probe.data.messages import Message, said_by, user
 from nextturn.probe.engines.ask import Answer, Ask, ChatModel, Reply, ask, open_model
 from nextturn.probe.engines.base import item_seed
@@ -410,10 +411,10 @@ def open_workers(section: RewardSection, columns: Collection[str] | None = None)
     functions = [part.function for part in section.custom.values()]
     workers = Workers(section.workers, section.timeout_s, functools.partial(load_functions, functions))
     for name, part in section.custom.items():
-        if failure := workers.start(_can_load, part.function).wait().failure:
+        if failure := workers.start(_can_load, part.function).result().failure:
             workers.close()
             raise RecipeError(f"reward.custom.{name}.function: {part.function} cannot be loaded ({failure})")
-        wanted = workers.start(_columns_of, part.function).wait().value or []
+        wanted = workers.start(_columns_of, part.function).result().value or []
         if columns is not None and (missing := [column for column in wanted if column not in columns]):
             workers.close()
             raise RecipeError(
@@ -423,9 +424,9 @@ def open_workers(section: RewardSection, columns: Collection[str] | None = None)
     return workers
 
 
-def _finished(call: Pending) -> Score:
+def _finished(call: Future[Done]) -> Score:
     """Wait for a call in a worker."""
-    done = call.wait()
+    done = call.result()
     if done.failure:
         return Score(None, done.failure)
     return Score(None, NOT_APPLICABLE) if done.value is None else Score(float(done.value))

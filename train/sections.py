@@ -17,7 +17,7 @@ from pydantic import AliasChoices, Field, create_model, model_serializer, model_
 from nextturn.data_builders.sections import DataRecipe, SimulatorSection
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.files import read_json
-from nextturn.probe.command.recipe import Count, RecipeSection, Seconds, Share, Weight, load_recipe
+from nextturn.probe.command.recipe import Count, Named, RecipeSection, Seconds, Share, Weight, load_recipe
 from nextturn.probe.command.sections import ProbeSection, RoleSection, TemplateSection, TrackingSection, VllmSection
 from nextturn.probe.command.terminal import processes, say, say_once
 from nextturn.probe.models.checkpoints import newest_complete
@@ -233,7 +233,7 @@ class Weights(RecipeSection):
 class CustomPart(RecipeSection):
     """A reward part of your own: `function(sample) -> float | None`, or trl's `function(prompts, completions, **columns)`."""
 
-    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    function: Named
     """module:function, importable from the directory in which the command runs."""
     weight: Weight = 1.0
     """Weight of the part."""

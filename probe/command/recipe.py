@@ -30,6 +30,9 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NAMED = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+Named = Annotated[str, Field(pattern=f"^{NAMED}$")]
+"""MODULE:NAME, importable from the directory in which the command runs; see `load_named`."""
 
 
 class RecipeSection(BaseModel):

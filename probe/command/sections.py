@@ -9,12 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from nextturn.probe.command.errors import RecipeError
-from nextturn.probe.command.recipe import Count, RecipeSection, Weight, load_recipe, section_from
+from nextturn.probe.command.recipe import NAMED, Count, Named, RecipeSection, Weight, load_recipe, section_from
 from nextturn.probe.command.terminal import say
 
-OwnClass = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-"""MODULE:CLASS of a module that Python can import, such as a file in the working folder."""
-Measure = Literal["accuracy", "clarify", "followup", "sharded", "doubted"] | OwnClass
+Measure = Literal["accuracy", "clarify", "followup", "sharded", "doubted"] | Named
 
 
 class TrackingSection(RecipeSection):
@@ -70,7 +68,7 @@ class SetSection(RecipeSection):
     """Number of these items for sharded and doubted, which ask a model several times; default: all."""
     instruction: str = ""
     """Text that is added to each question after an empty line, such as the wanted form of the answer."""
-    grader: Annotated[str, Field(pattern=rf"^({BY_JUDGE}|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")] | None = None
+    grader: Annotated[str, Field(pattern=rf"^({BY_JUDGE}|{NAMED})$")] | None = None
     """module:function(reply, answer) that grades a reply, or `judge`: the model behind `judge_server`; default: by the kind of answer."""
     transcript: bool = False
     """The rows are finished conversations: the model's user turn is compared with the last user message, which is removed."""
@@ -118,7 +116,7 @@ class VllmSection(RecipeSection):
     """Run without CUDA graphs, which saves memory and costs speed."""
 
 
-def _default_judge(section: dict[str, Any]) -> Literal["rules", "llm"]:
+def _default_judge(section: dict[str, Any]) -> str:
     if section.get("judge_server") is None:
         return "rules"
     say("judge     llm, because probe.judge_server is set; `judge: rules` in the recipe keeps the rules")
@@ -190,8 +188,8 @@ class ProbeSection(EngineSection):
     """The servers of the engine `openai`; they serve the model that is named on the command line."""
     judge_server: ServerSection | None = None
     """The servers of the judge `llm`, and of sets with `grader: judge`."""
-    judge: Literal["rules", "llm"] = Field(default_factory=_default_judge)
-    """What labels user turns; default: llm if `judge_server` is set, else rules."""
+    judge: Literal["rules", "llm"] | Named = Field(default_factory=_default_judge)
+    """What labels user turns: rules, llm, or MODULE:CLASS of your own; default: llm if `judge_server` is set, else rules."""
     max_answer_tokens: Count = 512
     """Tokens of an answer at most."""
     max_user_tokens: Count = 96

@@ -14,7 +14,7 @@ import pytest
 from nextturn.probe import run
 from nextturn.probe.command.errors import ModelError, TemplateError
 from nextturn.probe.command.files import read_json
-from nextturn.probe.command.sections import EngineSection
+from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.engines import open_engine
 from nextturn.probe.models import folders as models
 from nextturn.probe.models.checkpoints import mark_complete
@@ -58,7 +58,7 @@ def test_weights_are_loaded_in_the_dtype_that_is_recorded(
     monkeypatch.setattr(models, "emulates_bfloat16", lambda: emulated)
     monkeypatch.setattr(models, "own_device", lambda: "cpu")
     folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype=stored)))
-    probe = EngineSection(dtype=dtype, engine=engine)
+    probe = ProbeSection(sets={}, dtype=dtype, engine=engine)
     recorded: list[str] = []
     monkeypatch.setattr(run, "run_probe", lambda opened, *rest: recorded.append(rest[2].dtype) or {})
     run.measure_folder(folder, probe, [], tmp_path / "out")
