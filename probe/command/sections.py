@@ -126,7 +126,7 @@ def _default_judge(section: dict[str, Any]) -> str:
 class EngineSection(TemplateSection):
     """What runs a model."""
 
-    engine: Literal["openai", "hf", "vllm"]
+    engine: Literal["openai", "hf", "vllm"] = "openai"
     """Servers, or transformers or vLLM in this process."""
     server: ServerSection | None = None
     """The servers of the engine openai."""
@@ -141,8 +141,6 @@ class EngineSection(TemplateSection):
 class RoleSection(EngineSection):
     """A model in a role: behind OpenAI-compatible servers, or in this process."""
 
-    engine: Literal["openai", "hf", "vllm"] = "openai"
-    """Servers, or transformers or vLLM in this process."""
     server: ServerSection | None = None
     """For openai, with `model`; `max_tokens` below replaces its own limit, and roles with equal `urls` share their concurrency."""
     model: str | None = None

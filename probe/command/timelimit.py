@@ -21,7 +21,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 TIMEOUT, NOT_STARTED = "timeout", "not_started"
@@ -44,89 +43,83 @@ class Done:
     failure: str = ""
 
 
-class Process:
-    """A process that makes one call after another. It starts with the first call, and anew after a call that ended it.
+class Workers:
+    """At most `number` processes, which start with the first calls and are kept until `close`, or the end of this process.
 
     Args:
         timeout_s: The longest that one call may take; None for calls that end their process themselves.
-        prepare: Called before the first call, such as for slow imports; it has a minute.
+        prepare: Called in each new process before its first call, such as for slow imports; it has a minute.
     """
 
-    def __init__(self, timeout_s: float | None, prepare: Callable[[], None]) -> None:
+    def __init__(self, number: int, timeout_s: float | None, prepare: Callable[[], None]) -> None:
         self._timeout_s, self._prepare = timeout_s, prepare
-        self._started: subprocess.Popen[bytes] | None = None
-        self._pipe: Any = None
-
-    def call(self, function: Callable[..., Any], *args: Any) -> Done:
-        """Call a function. Function, arguments and value are sent between processes."""
-        if self._started is None or self._started.poll() is not None:
-            self._pipe, theirs = multiprocessing.Pipe()
-            code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
-            # SIGTERM to the whole process group is for those who train: a step that is to be finished needs its rewards.
-            options: dict[str, Any] = {
-                "pass_fds": [theirs.fileno()],
-                "stdin": subprocess.DEVNULL,
-                "start_new_session": True,
-            }
-            with theirs:
-                self._started, self._owner = subprocess.Popen([sys.executable, "-c", code], **options), os.getpid()
-            atexit.register(self.close)
-            if (ready := self._exchange(_PREPARED_WITHIN_S, self._prepare, ())).failure:
-                self.close()
-                return Done(failure=f"{NOT_STARTED}: {ready.failure}")
-        return self._exchange(self._timeout_s, function, args)
-
-    def _exchange(self, limit_s: float | None, function: Callable[..., Any], args: tuple[Any, ...]) -> Done:
-        assert self._started is not None
-        try:
-            self._pipe.send((limit_s, function, args))
-            if self._pipe.poll(limit_s):
-                return Done(*self._pipe.recv())
-        except (EOFError, OSError):
-            return Done(failure=f"crashed: exit code {self._started.wait()}")
-        except Exception as error:  # noqa: BLE001 - such as arguments that cannot be sent to a process
-            return Done(failure=described(error))
-        self.close()
-        return Done(failure=TIMEOUT)
-
-    def close(self) -> None:
-        """End the process and its call; a later call starts a new one."""
-        atexit.unregister(self.close)
-        if self._started is not None and self._owner == os.getpid():  # not in a fork
-            self._started.kill()
-            self._started.wait()
-
-
-class Workers:
-    """`number` processes that are kept until `close`, or the end of this process. Args: see `Process`."""
-
-    def __init__(self, number: int, timeout_s: float, prepare: Callable[[], None]) -> None:
         self._threads = ThreadPoolExecutor(number)
-        self._processes = [Process(timeout_s, prepare) for _ in range(number)]
-        self._idle = SimpleQueue[Process]()
-        for process in self._processes:
-            self._idle.put(process)
+        self._processes: list[_Process] = []
+        self._idle: list[_Process] = []
 
     def start(self, function: Callable[..., Any], *args: Any) -> Future[Done]:
-        """Start a call without waiting for it."""
+        """Start a call without waiting for it. Function, arguments and value are sent between processes."""
         return self._threads.submit(self._call, function, args)
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Done:
-        process = self._idle.get()
-        try:
-            return process.call(function, *args)
-        finally:
-            self._idle.put(process)
+        if self._idle:
+            process = self._idle.pop()
+        else:
+            process = _Process()
+            self._processes.append(process)
+            if ready := process.call(_PREPARED_WITHIN_S, self._prepare, ()).failure:
+                process.end()
+                return Done(failure=f"{NOT_STARTED}: {ready}")
+        done = process.call(self._timeout_s, function, args)
+        if process.runs:
+            self._idle.append(process)
+        else:
+            self._processes.remove(process)
+        return done
 
     def close(self) -> None:
         """End the processes and the running calls."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
-            process.close()
+            process.end()
+
+
+class _Process:
+    def __init__(self) -> None:
+        self._pipe, theirs = multiprocessing.Pipe()
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
+        # SIGTERM to the whole process group is for those who train: a step that is to be finished needs its rewards.
+        options: dict[str, Any] = dict(pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)
+        with theirs:
+            self._process, self._owner = subprocess.Popen([sys.executable, "-c", code], **options), os.getpid()
+        atexit.register(self.end)
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def call(self, limit_s: float | None, function: Callable[..., Any], args: tuple[Any, ...]) -> Done:
+        """Call a function; a call that reaches the limit ends the process."""
+        try:
+            self._pipe.send((limit_s, function, args))
+            if self._pipe.poll(limit_s):
+                return Done(*self._pipe.recv())
+        except (EOFError, OSError):
+            return Done(failure=f"crashed: exit code {self._process.wait()}")
+        except Exception as error:  # noqa: BLE001 - such as arguments that cannot be sent to a process
+            return Done(failure=described(error))
+        self.end()
+        return Done(failure=TIMEOUT)
+
+    def end(self) -> None:
+        atexit.unregister(self.end)
+        if self._owner == os.getpid():  # not in a fork
+            self._process.kill()
+            self._process.wait()
 
 
 def serve(handle: int) -> None:
-    """Make the calls that come through a pipe, in the process that `Process` starts, until the pipe is closed."""
+    """Make the calls that come through a pipe, in a process of `Workers`, until the pipe is closed."""
     pipe = Connection(handle)
     while True:
         try:

@@ -12,14 +12,13 @@ import os
 import re
 import resource
 import signal
-import threading
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 
 from nextturn.probe.command.errors import NextturnError
-from nextturn.probe.command.timelimit import NOT_STARTED, Process
+from nextturn.probe.command.timelimit import NOT_STARTED, Workers
 
 _SECONDS, _MOST_MEMORY = 3.0, 4 * 2**30
 
@@ -151,8 +150,6 @@ def _as_number(value: str) -> Fraction | None:
 # --- Algebra in another process, which the system ends when a comparison takes too long: what a model wrote, such as
 # 10^{10^{10}}, can keep algebra busy where no signal of Python's is heard. Threads take turns; a fork starts its own process.
 
-_lock = threading.Lock()
-
 
 def same_by_algebra(given: str, reference: str) -> bool:
     """Return what math-verify says, which may take for ever."""
@@ -166,8 +163,7 @@ def same_by_algebra(given: str, reference: str) -> bool:
 
 
 def _algebra(given: str, reference: str) -> bool | None:
-    with _lock:
-        done = _process(os.getpid()).call(_within, _SECONDS, given, reference)
+    done = _workers(os.getpid()).start(_within, _SECONDS, given, reference).result()
     if done.failure.startswith(NOT_STARTED):
         raise NextturnError(
             f"math-verify cannot be loaded, so answers cannot be compared ({done.failure}); is it installed?"
@@ -176,8 +172,8 @@ def _algebra(given: str, reference: str) -> bool | None:
 
 
 @functools.cache
-def _process(pid: int) -> Process:
-    return Process(None, _prepare)
+def _workers(pid: int) -> Workers:
+    return Workers(1, None, _prepare)
 
 
 def _prepare() -> None:

@@ -242,7 +242,7 @@ def test_a_class_of_ones_own_is_opened_with_its_options_and_closed(tmp_path: Pat
     section = SimulatorSection(engine="own_user:User", options={"text": "how?"})
     with open_simulator(section, 1, "simulator") as simulator:
         assert simulator.turns([ASKED]) == [UserTurn("how? (2)")]
-    assert simulator.own.own.closed == 1
+    assert simulator.own.own.made.closed == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -282,27 +282,24 @@ def turns_of(value: Any, *requests: UserRequest) -> list[UserTurn]:
 
 
 @pytest.mark.parametrize(
-    ("value", "returned"),
+    "value",
     [
-        (None, "NoneType"),
-        ("??", "str"),
-        ([UserTurn("why?")], "list of 1"),
-        ([UserTurn("why?"), "why?"], "str at position 1"),
-        ([UserTurn(5), UserTurn("why?")], "UserTurn.* at position 0"),  # type: ignore[arg-type]
-        ([UserTurn("why?"), UserTurn(failure=None)], "UserTurn.* at position 1"),  # type: ignore[arg-type]
+        None,
+        "??",
+        [UserTurn("why?")],
+        [UserTurn("why?"), "why?"],
+        [UserTurn(5), UserTurn("why?")],  # type: ignore[arg-type]
+        [UserTurn("why?"), UserTurn(failure=None)],  # type: ignore[arg-type]
+        OSError("no room"),
     ],
 )
-def test_a_class_that_returns_no_user_turns_is_named_with_its_mistake(value: Any, returned: str) -> None:
-    expected = rf"rollout\.simulator: {__name__}:Returns.turns returned {returned};.* 2 UserTurn"
-    with pytest.raises(BadInput, match=expected):
+def test_a_class_that_raises_or_returns_no_user_turns_is_named(value: Any) -> None:
+    with pytest.raises(BadInput, match=rf"rollout\.simulator.*{__name__}:Returns") as raised:
         turns_of(value, ASKED, SOLVED)
+    assert raised.value.__cause__ is (value if isinstance(value, OSError) else None)
 
 
-def test_a_class_that_raises_is_named_and_a_server_that_is_gone_stays_what_it_is() -> None:
-    error = OSError("no room")
-    with pytest.raises(BadInput, match=r"rollout\.simulator: .*:Returns.*OSError.*no room") as raised:
-        turns_of(error, ASKED)
-    assert raised.value.__cause__ is error
+def test_a_server_that_is_gone_stays_what_it_is() -> None:
     with pytest.raises(EngineError):
         turns_of(EngineError("gone"), ASKED)
 

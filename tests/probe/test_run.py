@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from nextturn.probe.plan import load_sets, sets_within_reach, settings_of
 from nextturn.probe.results import FollowupResults
 from nextturn.probe.run import run_probe
 from nextturn.probe.text.chat import Chat
+from nextturn.train.init import EXAMPLE
 from support.commands import ROOT
 from support.conversations import messages
 from support.loopback import Loopback, Seen, chat_reply
@@ -235,6 +237,25 @@ def test_a_run_that_died_is_resumed(llama: Loaded, probe: ProbeSection, tmp_path
         assert len(keys) == len(set(keys)) == COMPLETIONS
         assert steady(resumed) == steady(whole)
         assert (out / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
+
+
+def test_a_judge_of_ones_own_labels_the_turns_and_its_version_is_recorded(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example of `nextturn init`, killed before the last labels and resumed."""
+    shutil.copy(EXAMPLE / "my_judge.py", tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    probe = changed(probe, judge="my_judge:Asks")
+    whole = measure(llama, probe, tmp_path / "whole")
+    assert whole["settings"]["judge"] == "my_judge:Asks 1"
+    rows = [row for row in samples(tmp_path / "whole") if row["kind"] == "followup" and row["user_turn"]]
+    assert {row["label"] for row in rows} <= {GENUINE, "generic_filler", "user_restatement", None}
+    assert all((row["label"] == GENUINE) <= ("?" in row["user_turn"]) for row in rows) and len(rows) > 5
+    stored = len(list(read_jsonl(tmp_path / "whole" / "verdicts.jsonl")))
+    with monkeypatch.context() as patch, pytest.raises(BadInput):
+        patch.setattr("my_judge.Asks.label", lambda *given: "no label")
+        measure(llama, probe, tmp_path / "stopped")
+    assert steady(measure(llama, probe, tmp_path / "stopped")) == steady(whole) and stored > 0
 
 
 def test_one_run_at_a_time_measures_into_a_folder(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
