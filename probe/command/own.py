@@ -31,8 +31,8 @@ class Own:
             inspect.signature(getattr(self.made, method)).bind(())
         except Exception as error:
             raise BadInput(
-                f"{where}: {name} cannot be used ({_said(error)}); expected MODULE:CLASS, found in the working folder, that has "
-                f"`{method}` with one argument"
+                f"{where}: {name} cannot be used ({_said(error)}); expected MODULE:CLASS, found in the working folder, "
+                f"that has `{method}` with one argument"
             ) from error
 
     def call(self, given: Sequence[Any], expected: str, fits: Callable[[Any], bool]) -> list[Any]:

@@ -1,8 +1,8 @@
 """Calls that may never end run in separate processes, which are killed if a call takes too long.
 
-A thread cannot be stopped, and an alarm signal reaches the main thread alone and can be swallowed on its way. A process can always
-be killed; the others go on, and a new one takes its place. A process is a new Python: it shares no thread, lock or device with this
-one, and imports no more than what it is asked to run, not the script that started this one.
+A thread cannot be stopped, and an alarm signal reaches the main thread alone and can be swallowed on its way. A process
+can always be killed; the others go on, and a new one takes its place. A process is a new Python: it shares no thread, lock
+or device with this one, and imports no more than what it is asked to run, not the script that started this one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Done:
 
 
 class Workers:
-    """At most `number` processes, which start with the first calls and are kept until `close`, or the end of this process.
+    """At most `number` processes that start with the first calls and are kept until `close` or the end of this process.
 
     Args:
         timeout_s: The longest that one call may take; None for calls that end their process themselves.
@@ -129,7 +129,7 @@ def serve(handle: int) -> None:
         try:
             _alarm(limit_s + _ORPHANED_AFTER_S if limit_s else 0)
             pipe.send((function(*args), ""))
-        except BaseException as error:  # noqa: BLE001 - sys.exit() too is the call's own failure; not every exception can be sent
+        except BaseException as error:  # noqa: BLE001 - sys.exit() too is the call's own failure
             pipe.send((None, described(error)))
         finally:
             _alarm(0)

@@ -1,8 +1,8 @@
 """Ask chat models for replies, read each reply, and ask again with another seed for those that cannot be used.
 
-Data builders, judges, simulated users and rewards all ask here. A model is behind servers (`ChatServer`) or has an engine that
-takes token ids (`EngineModel`). Each reply is stored as soon as it comes, so a build that was killed sends no request twice, and
-a model in this process makes the same batches.
+Data builders, judges, simulated users and rewards all ask here. A model is behind servers (`ChatServer`) or has an
+engine that takes token ids (`EngineModel`). Each reply is stored as soon as it comes, so a build that was killed sends no
+request twice, and a model in this process makes the same batches.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def answers(
 
     Args:
         tries: The most attempts for each; a further one has another seed and a temperature above 0.
-        limit_s: Seconds for all attempts together; replies that are missing then fail. A server that cannot be reached is no
-            error then, but the failure of what is missing.
+        limit_s: Seconds for all attempts together; replies that are missing then fail. A server that cannot be reached
+            is no error then, but the failure of what is missing.
 
     Raises:
         EngineError: A server cannot be reached, or all requests fail (without `limit_s`).

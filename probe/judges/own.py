@@ -1,4 +1,4 @@
-"""A judge of one's own: a class that a recipe names as MODULE:CLASS (`nextturn init` writes an example, my_judge.py)."""
+"""A judge of one's own: a class that a recipe names as MODULE:CLASS. `nextturn init` writes an example."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AT_ONCE = 64
 
 
 class OwnJudge:
-    """Asks a class with `version` and `labels(cases)`, which returns one of LABELS for each case, or None to leave it unscored.
+    """Asks a class with `version` and `labels(cases)`, which returns one of LABELS, or None (unscored), for each case.
 
     Raises:
         BadInput: The class cannot be loaded, or lacks one of these.
