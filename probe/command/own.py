@@ -52,15 +52,10 @@ class Own:
             raise
         except Exception as error:
             raise BadInput(f"{self.where}: {self.name}.{self.method} failed: {_said(error)}") from error
-        found = type(made).__name__
-        if isinstance(made, list | tuple):
-            unfit = [f"{value!r} at position {index}" for index, value in enumerate(made) if not fits(value)]
-            if len(made) == len(given) and not unfit:
-                return list(made)
-            found = unfit[0] if len(made) == len(given) else f"{found} of {len(made)}"
-        raise BadInput(
-            f"{self.where}: {self.name}.{self.method} returned {found}; expected a list of {len(given)} {expected}"
-        )
+        if not (isinstance(made, list | tuple) and len(made) == len(given) and all(map(fits, made))):
+            expected = f"a list of {len(given)} {expected}"
+            raise BadInput(f"{self.where}: {self.name}.{self.method} returned {repr(made)[:200]}; expected {expected}")
+        return list(made)
 
     def close(self) -> None:
         """Call the `close` of the class, if it has one."""

@@ -54,38 +54,32 @@ class Workers:
     def __init__(self, number: int, timeout_s: float | None, prepare: Callable[[], None]) -> None:
         self._timeout_s, self._prepare = timeout_s, prepare
         self._threads = ThreadPoolExecutor(number)
-        self._processes: list[_Process] = []
-        self._idle: list[_Process] = []
+        self._idle, self._processes = list[_Process](), set[_Process]()
 
     def start(self, function: Callable[..., Any], *args: Any) -> Future[Done]:
         """Start a call without waiting for it. Function, arguments and value are sent between processes."""
         return self._threads.submit(self._call, function, args)
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Done:
-        if self._idle:
-            process = self._idle.pop()
-        else:
-            process = _Process()
-            self._processes.append(process)
-            if ready := process.call(_PREPARED_WITHIN_S, self._prepare, ()).failure:
-                process.end()
-                return Done(failure=f"{NOT_STARTED}: {ready}")
-        done = process.call(self._timeout_s, function, args)
-        if process.runs:
-            self._idle.append(process)
-        else:
-            self._processes.remove(process)
+        process = self._idle.pop() if self._idle else None
+        if process is None or not process.runs:  # it was killed meanwhile
+            process = _Process(self._prepare)
+        self._processes.add(process)
+        done = process.call(self._timeout_s, function, args) if process.runs else Done(failure=process.failure)
+        (self._idle.append if process.runs else self._processes.remove)(process)
         return done
 
     def close(self) -> None:
         """End the processes and the running calls."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in self._processes:
+        for process in list(self._processes):
             process.end()
 
 
 class _Process:
-    def __init__(self) -> None:
+    failure = f"{NOT_STARTED}: it was killed"
+
+    def __init__(self, prepare: Callable[[], None]) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
         code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
         # SIGTERM to the whole process group is for those who train: a step that is to be finished needs its rewards.
@@ -93,6 +87,9 @@ class _Process:
         with theirs:
             self._process, self._owner = subprocess.Popen([sys.executable, "-c", code], **options), os.getpid()
         atexit.register(self.end)
+        if failure := self.call(_PREPARED_WITHIN_S, prepare, ()).failure:
+            self.failure = f"{NOT_STARTED}: {failure}"
+            self.end()
 
     @property
     def runs(self) -> bool:

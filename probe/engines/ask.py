@@ -138,8 +138,7 @@ class ChatModel(Protocol):
 
 def ask(model: ChatModel, asks: Sequence[Ask[R]], tries: int, limit_s: float | None = None) -> list[Answer[R]]:
     """Return the answers in the order of the asks, see `answers`."""
-    bar = {"unit": " replies", "leave": False}
-    return collected(answers(model, asks, tries, limit_s), len(asks), model.role, **bar)
+    return collected(answers(model, asks, tries, limit_s), len(asks), model.role, unit=" replies", leave=False)
 
 
 def answers(
