@@ -158,9 +158,7 @@ class SimulatorSection(RoleSection):
     @property
     def running(self) -> RoleSection:
         """The section of the model itself."""
-        kept = {name: getattr(self, name) for name in RoleSection.model_fields}
-        kept["engine"] = self.runs_on if self.engine == "adapter" else self.engine
-        return RoleSection.model_construct(**kept)
+        return self.model_copy(update={"engine": self.runs_on}) if self.engine == "adapter" else self
 
 
 class Dialogue(RecipeSection):

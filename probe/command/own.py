@@ -31,7 +31,7 @@ class Own:
             inspect.signature(getattr(self.made, method)).bind(())
         except Exception as error:
             raise BadInput(
-                f"{where}: {name} cannot be used ({_said(error)}); expected MODULE:CLASS, found in the working folder, "
+                f"{where}: {name} cannot be used ({described(error)}); expected MODULE:CLASS, found in the working folder, "
                 f"that has `{method}` with one argument"
             ) from error
 
@@ -51,7 +51,7 @@ class Own:
         except NextturnError:
             raise
         except Exception as error:
-            raise BadInput(f"{self.where}: {self.name}.{self.method} failed: {_said(error)}") from error
+            raise BadInput(f"{self.where}: {self.name}.{self.method} failed: {described(error)}") from error
         if not (isinstance(made, list | tuple) and len(made) == len(given) and all(map(fits, made))):
             expected = f"a list of {len(given)} {expected}"
             raise BadInput(f"{self.where}: {self.name}.{self.method} returned {repr(made)[:200]}; expected {expected}")
@@ -60,7 +60,3 @@ class Own:
     def close(self) -> None:
         """Call the `close` of the class, if it has one."""
         getattr(self.made, "close", lambda: None)()
-
-
-def _said(error: Exception) -> str:
-    return described(error).removeprefix("error: ")

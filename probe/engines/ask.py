@@ -239,7 +239,8 @@ def _reply(sent: client.ServerReply) -> Reply:
     if sent.failure is not None or sent.body is None:
         return Reply("", failure=sent.failure or client.BAD_REPLY, detail=sent.detail)
     prompt, made = (client.counted_tokens(sent.body, of) or 0 for of in ("prompt", "completion"))
-    return Reply(client.content(sent.body) or "", prompt, made, client.cut_off(sent.body))
+    choice = sent.body["choices"][0]
+    return Reply(choice["message"].get("content") or "", prompt, made, choice.get("finish_reason") == "length")
 
 
 class EngineModel:

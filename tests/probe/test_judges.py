@@ -99,19 +99,6 @@ class Versionless:
 
 class Silent:
     version = "1"
-
-class Foreign(Versionless):
-    version = "1"
-    def labels(self, cases):
-        return ["nice"] * len(cases)
-
-class Few(Foreign):
-    def labels(self, cases):
-        return []
-
-class Broken(Foreign):
-    def labels(self, cases):
-        raise OSError("no room")
 """
 
 
@@ -127,14 +114,6 @@ def test_a_judge_that_cannot_be_used_is_refused(name: str, tmp_path: Path, monke
     sets = {"q": {"path": str(tmp_path / "q.jsonl")}}
     with pytest.raises(BadInput, match=name):  # before a model is loaded
         load_sets(section_from(ProbeSection, {"sets": sets, "judge": name}, "probe"))
-
-
-@pytest.mark.parametrize("name", ["Foreign", "Few", "Broken"])
-def test_a_judge_that_gives_no_labels_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_judges.py").write_text(OWN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(BadInput, match=name):
-        judge_all(get_judge(f"own_judges:{name}"), [case("paint", "why?")])
 
 
 @pytest.mark.parametrize(
