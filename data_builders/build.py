@@ -21,7 +21,7 @@ from nextturn.data_builders.preferences import write_pairs
 from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.quality import QualityFilter, probe_files
 from nextturn.data_builders.replay import ReplayRows
-from nextturn.data_builders.rows import rl_rows, sft_row
+from nextturn.data_builders.rows import rl_columns, rl_rows, sft_row
 from nextturn.data_builders.scripted import converse, plan
 from nextturn.data_builders.sections import DataRecipe, Dialogue, SimulatorSection, shaping
 from nextturn.data_builders.sharded import Teller
@@ -254,10 +254,7 @@ class Build:
                     row["messages"] = only_talk(row["messages"])
                 self.teller.remember(row)
                 views["sft"].append(row)
-                views["rl"] += [
-                    {name: value for name, value in vars(prompt).items() if name != "columns"}
-                    for prompt in rl_rows(conversation)
-                ]
+                views["rl"] += map(rl_columns, rl_rows(conversation))
         return views
 
     def totals(self, out: Path) -> dict[str, Any]:

@@ -130,6 +130,8 @@ def _as_task(problem: Problem, path: Path | None) -> Task:
     ends = ((mistake.at, len(task.steps) - (not mistake.did)) for mistake in task.mistakes)
     if not all(0 <= at < end for at, end in ends):
         raise DataError(f"{path}: the problem {problem.id!r}: mistakes: `at` is not the index of a step")
+    if not all(text for fact in task.gaps for name, text in vars(fact).items() if name != "thing"):
+        raise DataError(f"{path}: the problem {problem.id!r}: gaps: every text but `thing` is needed")
     return task
 
 

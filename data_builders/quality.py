@@ -114,7 +114,7 @@ _DELIMITERS = re.compile(r"^(?:\$+|\\\(|\\\[)|(?:\$+|\\\)|\\\])$")
 
 def leak(conversation: Conversation) -> str | None:
     """Return "leak" if an assistant turn states the withheld text, "not_withheld" if a user turn does; else None."""
-    user_texts, hidden = "", conversation.hidden
+    user_texts, hidden = "", conversation.fact.value
     for message in conversation.messages[: conversation.reveal_at if hidden else 0]:
         text = message["content"]
         if message["role"] == "user":

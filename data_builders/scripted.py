@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from nextturn.data_builders.sections import Conversations, ScriptedKind, wordings
-from nextturn.data_builders.tasks import Conversation, Gap, Mistake, Step, Task
+from nextturn.data_builders.tasks import Conversation, Mistake, Step, Task
 from nextturn.probe.data.messages import Message
+from nextturn.probe.questions.simulation import Fact
 
 _CASUAL = 0.3  # share of users who type without capitals, final full stop and, at times, apostrophes
 
@@ -62,9 +63,9 @@ def converse(task: Task, kind: ScriptedKind, seed: int, settings: Conversations)
         messages=tuple(script.messages),
         source=task.source,
         answer=task.answer,
-        reveal_at=2 if script.gap else 0,
+        reveal_at=2 if script.fact else 0,
         task=task,
-        gap=script.gap,
+        fact=script.fact,
         doubts=(False,) * ("doubt" in script.acts),
         reason="" if task.solution else "no_solution",
     )
@@ -91,7 +92,7 @@ class Script:
     casual: bool
     messages: list[Message] = field(default_factory=list)
     acts: list[str] = field(default_factory=list)
-    gap: Gap | None = None
+    fact: Fact = Fact()
 
     def turn(self, act: str, **slots: str) -> None:
         """Add the next message: an act in one of its wordings."""
@@ -123,9 +124,9 @@ class Script:
         self.turn("solve", solution=self.solution())
 
     def underspecified(self) -> None:
-        gap = self.gap = self.rng.choice(self.task.gaps)
-        slots = {"ask": gap.ask, "clause": gap.clause, "reveal": gap.reveal, "short": gap.short}
-        self.open(gap.question, self.task.whole_beside)
+        fact = self.fact = self.rng.choice(self.task.gaps)
+        slots = {name: getattr(fact, name) for name in ("ask", "clause", "reveal", "short")}
+        self.open(fact.question, self.task.whole_beside)
         self.turn("ask", **slots)
         self.turn("reveal", **slots)
         self.turn("solve_revealed", solution=self.solution(), **slots)

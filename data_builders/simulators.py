@@ -33,7 +33,7 @@ from nextturn.probe.command.timelimit import described
 from nextturn.probe.data.messages import Message
 from nextturn.probe.engines.base import Request, item_seed
 from nextturn.probe.models.user_model import UserModelInfo, user_model_info
-from nextturn.probe.questions.simulation import Intent, ShardedUser, Simulator, UserRequest, UserTurn, Wish
+from nextturn.probe.questions.simulation import PromptRow, ShardedUser, Simulator, UserRequest, UserTurn, Wish
 
 _WISHES: Mapping[Wish, str] = {
     "result": "You want the result and to understand it.",
@@ -46,7 +46,7 @@ _WISHES: Mapping[Wish, str] = {
 _CASUAL = {True: "You type in lower case.", False: "You write whole sentences."}
 
 
-def intent_text(intent: Intent, casual: bool) -> str:
+def intent_text(row: PromptRow, casual: bool) -> str:
     """Return the system message of a user's view: the wish, the manner, and a withheld fact with the sentence that reveals it.
 
     It stays the same for the whole conversation, as in training.
@@ -54,9 +54,9 @@ def intent_text(intent: Intent, casual: bool) -> str:
     Args:
         casual: Whether the user types in lower case.
     """
-    parts = ["You are a user who talks with an assistant.", _WISHES[intent.wish], _CASUAL[casual]]
-    if intent.reveal:
-        parts.append(f"You have not mentioned {intent.thing or intent.clause}. If the assistant asks: {intent.reveal}")
+    parts = ["You are a user who talks with an assistant.", _WISHES[row.wish], _CASUAL[casual]]
+    if row.fact.reveal:
+        parts.append(f"You have not mentioned {row.fact.name}. If the assistant asks: {row.fact.reveal}")
     return " ".join(parts)
 
 
@@ -72,7 +72,7 @@ class ScriptedSimulator:
         """Return the next user turns; earlier turns of each user are computed again, since they decide what it has done."""
         turns = []
         for request in requests:
-            user = ScriptedUser(request.intent, request.seed, request.start)
+            user = ScriptedUser(request.row, request.seed)
             for length in range(request.start + 1, len(request.messages) + 1, 2):
                 text = user.reply(request.messages[:length], request.attempt)
             turns.append(UserTurn(ended=True) if text is None else UserTurn(text))
@@ -91,20 +91,20 @@ class PromptedSimulator:
         return [_turn(answer) for answer in self.model.ask([self._ask(request) for request in requests], 1)]
 
     def _ask(self, request: UserRequest) -> Ask:
-        intent, messages = request.intent, request.messages
+        row, messages = request.row, request.messages
         rng = random.Random(f"simulator:{request.seed}")
         persona = rng.choice(list(PERSONAS))
         read: Callable[[Reply], Parsed]
         if self.section.few_shot:
-            act = "doubt" if intent.wish == "doubt" else rng.choice(("why", "meaning", "proof", "simpler"))
-            words = {"answer": intent.answer} if act in ("doubt", "proof") else {}
+            act = "doubt" if row.wish == "doubt" else rng.choice(("why", "meaning", "proof", "simpler"))
+            words = {"answer": row.answer} if act in ("doubt", "proof") else {}
             prompt = act_prompt(persona, act, messages[-1]["content"], self.section.few_shot, **words)
             read = partial(_read_act, act, self.section.few_shot, messages)
         else:
-            prompt = simulator_prompt(intent, persona, messages)
+            prompt = simulator_prompt(row, persona, messages)
             # Only numbers may not be copied: a withheld sentence is revealed by copying it.
-            numbers = tuple(value for value in intent.hidden if re.fullmatch(r"\d[\d.,/]*", value))
-            read = partial(read_user, hidden=numbers, question=intent.problem, messages=messages)
+            numbers = tuple(value for value in row.hidden if re.fullmatch(r"\d[\d.,/]*", value))
+            read = partial(read_user, hidden=numbers, question=row.problem, messages=messages)
         return Ask(prompt, read, lambda attempt: item_seed(request.seed, len(messages), attempt), tried=request.attempt)
 
 
@@ -154,7 +154,7 @@ class TrainedSimulator:
         if not self.intents:
             return request.messages
         casual = random.Random(f"casual:{request.seed}").random() < 0.5
-        text = intent_text(request.intent, casual)
+        text = intent_text(request.row, casual)
         return ({"role": "system", "content": text}, *request.messages)
 
 
@@ -224,10 +224,10 @@ class PieceTeller:
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
         """Return the next user turns."""
-        in_pieces = [request for request in requests if request.intent.shards]
-        others = [request for request in requests if not request.intent.shards]
+        in_pieces = [request for request in requests if request.row.shards]
+        others = [request for request in requests if not request.row.shards]
         told, played = iter(ShardedUser().turns(in_pieces)), iter(self.others.turns(others) if others else ())
-        return [next(told if request.intent.shards else played) for request in requests]
+        return [next(told if request.row.shards else played) for request in requests]
 
 
 OF_TEXT = "user_"

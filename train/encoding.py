@@ -10,12 +10,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from nextturn.data_builders.rows import RlRow, first_faults, load_sft_rows, read_sft_rows, shards
+from nextturn.data_builders.rows import first_faults, load_sft_rows, read_sft_rows, shards
 from nextturn.data_builders.sections import load_data_recipe
 from nextturn.probe.command.errors import DataError, TemplateError
 from nextturn.probe.command.terminal import say_once
 from nextturn.probe.data.messages import check_messages, check_text
 from nextturn.probe.data.tables import is_saved, located, place, read_rows
+from nextturn.probe.questions.simulation import PromptRow
 from nextturn.probe.text.chat import Chat, LossOn, Message
 from nextturn.train.sections import DataSection, PromptSection, RewardSection, RolloutSection
 
@@ -310,17 +311,17 @@ class PromptCounts:
 class Prompts:
     """Rows by id: those to train on, in the order of the data (trl shuffles them with `train.seed`), and those held out."""
 
-    trained: dict[str, RlRow]
-    held_out: dict[str, RlRow]
+    trained: dict[str, PromptRow]
+    held_out: dict[str, PromptRow]
     counts: PromptCounts
 
     @property
-    def every(self) -> dict[str, RlRow]:
+    def every(self) -> dict[str, PromptRow]:
         return {**self.trained, **self.held_out}
 
 
 def choose_prompts(
-    rows: Sequence[RlRow], section: PromptSection, chat: Chat, seed: int, least: int, where: str
+    rows: Sequence[PromptRow], section: PromptSection, chat: Chat, seed: int, least: int, where: str
 ) -> Prompts:
     """Choose the prompts to train on and those to hold out from a data build's rl rows.
 
@@ -362,7 +363,7 @@ def choose_prompts(
     return Prompts({row.id: row for row in short}, held_out, counts)
 
 
-def tellable(rows: Iterable[RlRow], rollout: RolloutSection) -> list[RlRow]:
+def tellable(rows: Iterable[PromptRow], rollout: RolloutSection) -> list[PromptRow]:
     """Return the prompts whose pieces all fit in the turns of a rollout, and print how many do not."""
     every = list(rows)
     exchanges = rollout.max_turns - 1 if rollout.mode == "conversation" else rollout.window
@@ -379,7 +380,7 @@ _NEEDS = {"accuracy": "answer", "asking": "kind"}
 """The column that a part of the reward needs."""
 
 
-def check_columns(rows: Collection[RlRow], reward: RewardSection, where: str) -> None:
+def check_columns(rows: Collection[PromptRow], reward: RewardSection, where: str) -> None:
     """Check that the prompts have what the reward needs.
 
     Raises:
@@ -402,7 +403,7 @@ def check_columns(rows: Collection[RlRow], reward: RewardSection, where: str) ->
         raise DataError(f"{where}: {', '.join(missing)}; add what is missing, or give these parts the weight 0")
 
 
-def prompt_dataset(rows: Iterable[RlRow]) -> Any:
+def prompt_dataset(rows: Iterable[PromptRow]) -> Any:
     """Return trl's dataset: `prompt`, and in `row` the id of its row."""
     from datasets import Dataset
 

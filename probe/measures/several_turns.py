@@ -22,7 +22,7 @@ from nextturn.probe.engines.stored import Row
 from nextturn.probe.measures.one_turn import answer_in, grade_answer, make_row, rate_of
 from nextturn.probe.questions.pieces import Shards
 from nextturn.probe.questions.sets import Item
-from nextturn.probe.questions.simulation import Intent, Simulator, UserRequest
+from nextturn.probe.questions.simulation import PromptRow, Simulator, UserRequest
 from nextturn.probe.stats import paired_difference
 from nextturn.probe.text.equality import compare_answers
 
@@ -71,9 +71,9 @@ def sharded_rows(
         requests = []
         for place in open_:
             item, pieces, _ = items[place]
-            intent = Intent(item.id, item.messages[-1]["content"], answer=item.answer or "", shards=pieces.facts)
+            known = PromptRow(item.id, item.messages[-1]["content"], answer=item.answer or "", shards=pieces.facts)
             start = len(before[place]) + 1
-            requests.append(UserRequest(intent, tuple(chats[place]), item_seed(seed, name, item.id, "sharded"), start))
+            requests.append(UserRequest(known, tuple(chats[place]), item_seed(seed, name, item.id, "sharded"), start))
         still_open = []
         for place, request, said in zip(open_, requests, simulator.turns(requests), strict=True):
             ended[place] = said.ended and not request.untold

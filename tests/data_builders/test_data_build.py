@@ -19,10 +19,11 @@ from nextturn.data_builders.numbers import states
 from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
 from nextturn.data_builders.sections import DataRecipe, Source, load_data_recipe, shaping
-from nextturn.data_builders.tasks import Gap, Mistake, Step, WhatIf
+from nextturn.data_builders.tasks import Mistake, Step, WhatIf
 from nextturn.probe.command.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
 from nextturn.probe.command.files import read_json, read_jsonl, write_json, write_jsonl
 from nextturn.probe.command.terminal import visible
+from nextturn.probe.questions.simulation import Fact
 from nextturn.probe.text.grading import boxed
 from support.commands import ROOT
 from support.dialogue_server import contents
@@ -98,10 +99,10 @@ def test_every_kept_conversation_gives_prompts_up_to_its_first_answer(built: Pat
     assert {(row.id.rpartition("-")[0], row.turn): list(row.prompt) for row in rows} == expected
     assert all(row.prompt[-1]["role"] == "user" and row.answer and row.solution for row in rows)
     withheld = [row for row in rows if row.hidden]
-    assert withheld and all(row.clause and row.reveal and row.short for row in withheld)
+    assert withheld and all(row.fact.clause and row.fact.reveal and row.fact.short for row in withheld)
     for row in withheld:
         assert not any(states(message["content"], value) for message in row.prompt for value in row.hidden)
-        assert all(states(row.reveal, value) and states(row.problem, value) for value in row.hidden)
+        assert all(states(row.fact.reveal, value) and states(row.problem, value) for value in row.hidden)
 
 
 def test_datasets_loads_a_build_by_the_name_of_its_rows(built: Path, tmp_path: Path) -> None:
@@ -348,7 +349,7 @@ def test_a_problem_brings_its_steps_and_facts(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "p.jsonl", [WORKED])
     task = Problems(Source(kind="jsonl", path=str(tmp_path / "p.jsonl")), 0)[0]
     assert (task.answer, task.source, task.template, task.whole_beside) == ("6", "bags", "bags", "")
-    assert task.steps == (Step(**STEP),) and task.gaps == (Gap(**GAP, short="2 bags", value="2"),)
+    assert task.steps == (Step(**STEP),) and task.gaps == (Fact(**GAP, short="2 bags", value="2"),)
     assert task.mistakes == (Mistake(0, "2 + 3 = 5", "5"),)
     assert task.what_ifs == (WhatIf("there are 4 bags", (Step(**STEP),), "12"),)
 

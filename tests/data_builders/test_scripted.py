@@ -20,9 +20,10 @@ import nextturn.data_builders
 from nextturn.data_builders.numbers import states
 from nextturn.data_builders.scripted import Act, Script, acts, converse, joined, plan, possible_kinds, say
 from nextturn.data_builders.sections import Conversations, ScriptedKind, wordings
-from nextturn.data_builders.tasks import Conversation, Gap, Mistake, Step, Task
+from nextturn.data_builders.tasks import Conversation, Mistake, Step, Task
 from nextturn.probe.command.recipe import _Loader
 from nextturn.probe.data.messages import check_messages
+from nextturn.probe.questions.simulation import Fact
 from nextturn.probe.text.grading import asks, boxed
 from nextturn.probe.text.words import rough_sentences
 from support.problems import tasks
@@ -71,8 +72,8 @@ def test_a_conversation_is_clean_and_right_and_asks_only_when_a_fact_is_missing(
 
 @given(conversations("underspecified", settings=DEFAULT))
 def test_the_withheld_fact_is_asked_for_by_name_and_never_leaks(conversation: Conversation) -> None:
-    gap = conversation.gap
-    assert gap is not None and conversation.hidden == gap.value and conversation.reveal_at == 2
+    gap = conversation.fact
+    assert gap and conversation.reveal_at == 2
     opening, question, reveal, *_ = texts(conversation)
     assert not states(opening, gap.value) and not re.search(r"\d", question) and states(reveal, gap.value)
     assert question.endswith("?") and len(rough_sentences(question)) <= 3 and len(question.split()) <= 35
@@ -81,8 +82,7 @@ def test_the_withheld_fact_is_asked_for_by_name_and_never_leaks(conversation: Co
     # Both conversations of a contrast pair open with the same words around the problem.
     seed = random.Random(gap.question).randrange(100)
     whole, less = (converse(conversation.task, kind, seed, DEFAULT) for kind in ("complete", "underspecified"))
-    assert less.gap is not None
-    assert texts(less)[0] == texts(whole)[0].replace(conversation.task.question, less.gap.question)
+    assert texts(less)[0] == texts(whole)[0].replace(conversation.task.question, less.fact.question)
 
 
 @given(conversations("wrong_start", "right_start", settings=DEFAULT))
@@ -173,7 +173,7 @@ LATEX = Task(
     "p", QUESTION, r"\frac{5}{3}", "math",
     (Step(START.strip()), Step(r"Then $3 \times 5 = 15$."), Step(r"So $\frac{15}{9} = \frac{5}{3}$, and so on.")),
     gaps=(
-        Gap(QUESTION.replace("$f(2) = 5$ where ", ""), "what $f(2)$ is", "What is $f(2)$?", "It's $f(2) = 5$.", "$f(2) = 5$",
+        Fact(QUESTION.replace("$f(2) = 5$ where ", ""), "what $f(2)$ is", "What is $f(2)$?", "It's $f(2) = 5$.", "$f(2) = 5$",
             "$f(2) = 5$", "the value of $f(2)$"),
     ),
     mistakes=(Mistake(1, "", "15", r"$3 \times 5$"),),

@@ -91,9 +91,7 @@ def test_a_prompt_knows_what_is_still_to_be_told_and_the_scripted_user_tells_it(
         assert pieces is not None and pieces.facts[row.turn :] == row.shards
         messages, told = [*row.prompt, assistant("Ok.")], []
         while True:
-            (turn,) = PieceTeller(ScriptedSimulator()).turns(
-                [UserRequest(row.intent, tuple(messages), 0, len(row.prompt))]
-            )
+            (turn,) = PieceTeller(ScriptedSimulator()).turns([UserRequest(row, tuple(messages), 0, len(row.prompt))])
             if turn.ended or not row.shards:
                 break
             told.append(turn)
