@@ -10,10 +10,8 @@ Whatever writes a turn, `CheckedSimulator` checks it: role, end marks, repetitio
 from __future__ import annotations
 
 import inspect
-import os
 import random
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -24,10 +22,9 @@ from typing import Any
 from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, simulator_prompt
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_message, read_user, unfit_user_turn
 from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, LocalWeights, again_at, open_model, progress
-from nextturn.data_builders.sections import PERSONAS, SimulatorSection
+from nextturn.data_builders.sections import PERSONAS, SimulatorSection, file_of
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.probe.command.errors import BadInput, NextturnError, RecipeError
-from nextturn.probe.command.files import sha256_file
 from nextturn.probe.command.recipe import load_named
 from nextturn.probe.command.timelimit import described
 from nextturn.probe.data.messages import Message
@@ -329,5 +326,4 @@ def check_own_class(section: SimulatorSection, where: str) -> dict[str, str]:
     if ":" not in section.engine:
         return {}
     with open_simulator(section, 0, where):
-        file = str(sys.modules[section.engine.partition(":")[0]].__file__)
-    return {os.path.relpath(file): sha256_file(Path(file))}
+        return file_of(section.engine)

@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = argparse.ArgumentParser(
         prog="nextturn init",
-        description="Write conversations, questions, pairs, a reward, a simulated user and a recipe for each stage.",
+        description="Write conversations, questions, pairs, a source of problems, a reward, a simulated user and recipes.",
     )
     parser.add_argument("folder", type=Path, help="the folder to write; nothing in it is overwritten")
     folder: Path = parser.parse_args(argv).folder

@@ -321,6 +321,32 @@ def test_replay_shares_no_problem_with_a_source_of_the_same_file(tmp_path: Path)
         assert len(questions) > 100 and len(replayed) > 20 and not questions & replayed
 
 
+OWN = """
+def rows():
+    for n in range(3, 9):
+        yield {"question": f"A cart holds {n} crates of 2 pens. How many pens are there?", "answer": f"{n} * 2 = {2 * n}\\n#### {2 * n}"}
+
+
+def broken():
+    yield {"question": {1}}
+"""
+
+
+def test_a_source_of_ones_own_is_built_and_a_wrong_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_problems.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("NEXTTURN_CACHE", str(tmp_path / "cache"))
+    own = Build(recipe(tmp_path / "out", "--source", "{kind: 'own_problems:rows'}", "--replay", "{fraction: 0}"))
+    assert {own.problems[n].source for n in range(len(own.problems))} == {"own_problems"} and len(own.problems) == 6
+    assert own.run(tmp_path / "out")["kept"] > 0 and "own_problems.py" in own.settings["inputs"]
+    for name in ("own_problems:none", "no_module:rows", "own_problems:OWN", "own_problems:broken"):
+        with pytest.raises(RecipeError, match=name):
+            Build(recipe(tmp_path / "out", "--source", f"{{kind: '{name}'}}"))
+
+
 def test_a_build_of_an_earlier_version_without_generated_problems_is_used(tmp_path: Path) -> None:
     """Their settings have keys of the generator, with its defaults."""
     options = from_file(sums(tmp_path / "p.jsonl", 9), "--replay", "{fraction: 0}")
