@@ -1,7 +1,7 @@
-"""Build a data directory from a recipe, shard by shard.
+"""Build a data directory from a recipe, part by part.
 
-settings.json is written first, manifest.json last. A shard covers a range of problems and depends only on the settings and
-on earlier shards, so a build that was killed skips the finished shards and ends with the same bytes; the replies of models are
+settings.json is written first, manifest.json last. A part covers a range of problems and depends only on the settings and
+on earlier parts, so a build that was killed skips the finished parts and ends with the same bytes; the replies of models are
 stored as they come. All sources are read and checked before the directory is created.
 """
 
@@ -53,12 +53,12 @@ _RUN_BY = (
 def build(recipe: DataRecipe, out: Path | None = None) -> Path:
     """Build the recipe's data into `out` (default: the recipe's output.path), unless it holds a finished build already."""
     folder = out or Path(recipe.output.path)
-    if not finished(folder, recipe, elsewhere=True):
+    if not is_built(folder, recipe, elsewhere=True):
         Build(recipe).run(folder)
     return folder
 
 
-def finished(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
+def is_built(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     """Return True if `out` holds a finished build of this recipe. The sources are not opened.
 
     Args:
@@ -70,7 +70,7 @@ def finished(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     """
     if not (out / "manifest.json").is_file():
         return False
-    recipe, before = with_simulator(recipe), settings_of(out)
+    recipe, before = with_simulator(recipe), built_settings(out)
     inputs = before["inputs"].items()
     hashes = {name: files.sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
     now = {**shaping(recipe), "inputs": hashes}
@@ -151,7 +151,7 @@ class Build:
         for kind in plan(task, seed, settings):
             yield converse(task, kind, seed, settings)
 
-    def shards(self) -> list[range]:
+    def parts(self) -> list[range]:
         size, every = self.recipe.output.shard_size, range(len(self.problems))
         return [every[start : start + size] for start in every[::size]]
 
@@ -174,8 +174,8 @@ class Build:
         if self.written and not resumed(out, "written", quality, self.teller):
             indices = range(0 if len(self.problems) else len(self.written))
             replay = (row for index in indices for row in self.replay.rows(index))
-            write_shard(out, "written", self.filtered([*self.written, *replay], quality))
-        self.write_shards(out, quality)
+            write_part(out, "written", self.filtered([*self.written, *replay], quality))
+        self.write_parts(out, quality)
         with files.atomic(out / "rejected.jsonl") as file:
             for part in sorted((out / "rejected").glob("part-*.jsonl")):
                 with part.open("rb") as source:
@@ -185,28 +185,28 @@ class Build:
             totals["pairs"] = write_pairs(self.recipe.preferences, out, out / WORK / "preferences", self.recipe.seed)
         return self.finish(out, totals, quality)
 
-    def write_shards(self, out: Path, quality: QualityFilter) -> None:
-        """Write each shard that an earlier run has not written: conversations about its problems, and their replay rows."""
+    def write_parts(self, out: Path, quality: QualityFilter) -> None:
+        """Write each part that an earlier run has not written: conversations about its problems, and their replay rows."""
         from tqdm import tqdm
 
-        shards = {f"{number:05}": shard for number, shard in enumerate(self.shards())}
-        while shards and resumed(out, next(iter(shards)), quality, self.teller):
-            del shards[next(iter(shards))]
+        parts = {f"{number:05}": part for number, part in enumerate(self.parts())}
+        while parts and resumed(out, next(iter(parts)), quality, self.teller):
+            del parts[next(iter(parts))]
         total = len(self.problems)
-        done = total - sum(map(len, shards.values()))
+        done = total - sum(map(len, parts.values()))
         with ExitStack() as stack:
             maker = stack.enter_context(self.maker(out / "calls")) if self.recipe.dialogue else None
             bar = stack.enter_context(tqdm(total=total, initial=done, unit=" problems", disable=not total))
-            for name, shard in shards.items():
-                by_problem: Iterable[Iterable[Conversation]] = map(self.conversations, shard)
+            for name, part in parts.items():
+                by_problem: Iterable[Iterable[Conversation]] = map(self.conversations, part)
                 if maker is not None:
-                    by_problem = made = maker.conversations([self.problems[index] for index in shard])
-                    if not shard.start:
+                    by_problem = made = maker.conversations([self.problems[index] for index in part])
+                    if not part.start:
                         self.check_yield(made)
-                pairs = zip(shard, by_problem, strict=True)
+                pairs = zip(part, by_problem, strict=True)
                 rows = (row for index, own in pairs for row in (*own, *self.replay.rows(index)))
-                write_shard(out, name, self.filtered(rows, quality))
-                bar.update(len(shard))
+                write_part(out, name, self.filtered(rows, quality))
+                bar.update(len(part))
 
     @contextmanager
     def maker(self, folder: Path) -> Iterator[ConversationMaker]:
@@ -346,7 +346,7 @@ def _rows(*paths: Path) -> Iterator[Row]:
 
 
 def resumed(out: Path, name: str, quality: QualityFilter, teller: Teller) -> bool:
-    """Return True if an earlier run wrote this shard, and load its kept rows into the quality filter and the teller."""
+    """Return True if an earlier run wrote this part, and load its kept rows into the quality filter and the teller."""
     path = out / f"sft/part-{name}.jsonl"
     if not path.is_file():
         return False
@@ -356,7 +356,7 @@ def resumed(out: Path, name: str, quality: QualityFilter, teller: Teller) -> boo
     return True
 
 
-def settings_of(out: Path) -> dict[str, Any]:
+def built_settings(out: Path) -> dict[str, Any]:
     """Return the settings of the build in `out`, without unused defaults of earlier versions, which generated problems."""
     settings: dict[str, Any] = files.read_json(out / "settings.json")
     if settings.get("eval") == {"accuracy_n": 0}:
@@ -373,14 +373,14 @@ def claim(out: Path, settings: dict[str, Any]) -> None:
     if out.is_dir():
         files.remove_unfinished(out)
     if (out / "settings.json").is_file():
-        files.refuse_changes(out, "built", settings_of(out), settings, _RUN_BY)
+        files.refuse_changes(out, "built", built_settings(out), settings, _RUN_BY)
     elif out.is_dir() and any(out.iterdir()):
         raise BadInput(f"{out}: holds other files and is no data build; give an empty or new directory with --out")
     else:
         files.write_json(out / "settings.json", settings)
 
 
-def write_shard(out: Path, name: str, views: dict[str, list[Row]]) -> None:
-    """Write the files of a shard. The sft file comes last: it marks the shard as written."""
+def write_part(out: Path, name: str, views: dict[str, list[Row]]) -> None:
+    """Write the files of a part. The sft file comes last: it marks the part as written."""
     for view, rows in views.items():
         files.write_jsonl(out / f"{view}/part-{name}.jsonl", rows)

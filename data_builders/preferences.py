@@ -46,7 +46,7 @@ class PairDraft:
 def draft_pairs(out: Path) -> list[PairDraft]:
     """Return a draft, in order, for each conversation of a build whose first reply asks or answers as it should.
 
-    All shards of the build must be written.
+    All parts of the build must be written.
     """
     sft, prompts = (sorted((out / view).glob("part-*.jsonl")) for view in ("sft", "rl"))
     conversations = {row["id"]: row["messages"] for path in sft for row in read_sft_rows(path)}

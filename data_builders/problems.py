@@ -1,6 +1,6 @@
 """The problems of a recipe by number: those of a file, filtered and shuffled by seed.
 
-Problem `i` does not depend on the problems before it, so a build can resume at any shard. A file is read and checked
+Problem `i` does not depend on the problems before it, so a build can resume at any part. A file is read and checked
 completely before anything is written.
 """
 

@@ -46,7 +46,7 @@ def sft_row(conversation: Conversation) -> dict[str, Any]:
     return {**row, **conversation.row}
 
 
-def shards(out: Path, view: str) -> list[Path]:
+def part_files(out: Path, view: str) -> list[Path]:
     """Return the files of one view ("sft", "rl", ...) of a finished build, in order.
 
     Raises:
@@ -67,7 +67,7 @@ def load_sft_rows(out: Path) -> Iterator[dict[str, Any]]:
     Raises:
         DataError: The directory is no finished build, or a row is no conversation (file:line).
     """
-    for path in shards(out, "sft"):
+    for path in part_files(out, "sft"):
         yield from read_sft_rows(path)
 
 
@@ -156,7 +156,7 @@ def load_rl_rows(path: Path) -> Iterator[PromptRow]:
         DataError: There are no rows, the build is not finished, or a row is not valid (file:line).
     """
     ids: set[str] = set()
-    for part in shards(path, "rl") if path.is_dir() else [path]:
+    for part in part_files(path, "rl") if path.is_dir() else [path]:
         for number, fields in read_rows(part):
             row = _rl_row(fields, place(part, number), number)
             if row.id in ids:

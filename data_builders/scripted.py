@@ -97,7 +97,7 @@ class Script:
     def turn(self, act: str, **slots: str) -> None:
         """Add the next message: an act in one of its wordings."""
         answer = in_sentence(self.task, self.task.answer)
-        text = say(act, self.rng if self.messages else self.frame, {"answer": answer, **slots}, self.casual)
+        text = worded(act, self.rng if self.messages else self.frame, {"answer": answer, **slots}, self.casual)
         self.acts.append(act)
         self.messages.append({"role": acts()[act].speaker, "content": text})
 
@@ -113,11 +113,13 @@ class Script:
             return task.boxed_solution
         box = f"\\boxed{{{task.answer}}}"
         own = task.template and self.rng.random() < _OWN_FINAL
-        return f"{task.solution}\n{task.final.replace('{box}', box) if own else say('final', self.rng, {'box': box})}"
+        return (
+            f"{task.solution}\n{task.final.replace('{box}', box) if own else worded('final', self.rng, {'box': box})}"
+        )
 
     def way(self, did: str) -> str:
         """Return how the user says that a result came about; at times nothing."""
-        return say("way", self.rng, {"did": did}) if did and self.rng.random() < _SHOWS_WAY else ""
+        return worded("way", self.rng, {"did": did}) if did and self.rng.random() < _SHOWS_WAY else ""
 
     def complete(self) -> None:
         self.open(self.task.question, self.task.lacking_beside)
@@ -156,11 +158,11 @@ class Script:
         wrong = mistake.did.partition(" =")[0]
         slots = {"result_of_user": in_sentence(task, mistake.answer), "did": mistake.did, "wrong": wrong}
         if mistake.quote:
-            return say("diagnose_value", self.rng, {**slots, "value_of": mistake.quote, "asked": f'"{task.asked}"'})
+            return worded("diagnose_value", self.rng, {**slots, "value_of": mistake.quote, "asked": f'"{task.asked}"'})
         slots |= _step_slots(step)
         if mistake.did:
-            return say("diagnose_sum" if wrong == step.expression else "diagnose_operation", self.rng, slots)
-        return say("diagnose_early", self.rng, {**slots, "following": task.steps[mistake.at + 1].text})
+            return worded("diagnose_sum" if wrong == step.expression else "diagnose_operation", self.rng, slots)
+        return worded("diagnose_early", self.rng, {**slots, "following": task.steps[mistake.at + 1].text})
 
     def react(self) -> None:
         """Add a reaction of the user to the answer and its reply, if the problem has the material for a reaction.
@@ -255,7 +257,7 @@ def acts() -> dict[str, Act]:
     return {name: Act(who, **parts) for who in speakers for name, parts in wordings("acts.yaml")[who].items()}
 
 
-def say(name: str, rng: random.Random, slots: Mapping[str, str], casual: bool = False) -> str:
+def worded(name: str, rng: random.Random, slots: Mapping[str, str], casual: bool = False) -> str:
     """Return an act in one of its wordings.
 
     Args:

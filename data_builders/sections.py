@@ -223,7 +223,7 @@ class Dialogue(RecipeSection):
     few_shot: Annotated[int, Field(ge=0, le=2)] = 0
     """Examples before the prompts for the withheld fact; small models need them."""
     least_solved: Share = 0.02
-    """Share of solved problems in the first shard below which the build stops: conversations need solutions."""
+    """Share of solved problems in the first part below which the build stops: conversations need solutions."""
 
     @property
     def per_problem(self) -> float:
@@ -292,7 +292,7 @@ class Output(RecipeSection):
     path: str
     """The output folder."""
     shard_size: Count = 500
-    """Problems in a shard; a build that is stopped resumes after the last whole shard."""
+    """Problems in a part of the build; a build that is stopped resumes after the last whole part."""
 
 
 class DataRecipe(RecipeSection):

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from nextturn.data_builders.rows import first_faults, load_sft_rows, read_sft_rows, shards
+from nextturn.data_builders.rows import first_faults, load_sft_rows, part_files, read_sft_rows
 from nextturn.data_builders.sections import load_data_recipe
 from nextturn.probe.command.errors import DataError, TemplateError
 from nextturn.probe.command.terminal import say_once
@@ -69,7 +69,7 @@ def conversation_rows(
 
 
 def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> Iterator[tuple[Message, ...]]:
-    """Yield the conversations of a builder's folder (its sft/ shards), or of a file in any form of `probe.tables`.
+    """Yield the conversations of a builder's folder (its files in sft/), or of a file in any form of `probe.tables`.
 
     With `loss_on: user` they are in the user's view, see `user_view`.
 
@@ -228,7 +228,7 @@ def load_pairs(path: Path) -> Iterator[PreferencePair]:
     Raises:
         DataError: There is no file, the build is not finished, a row is no pair, or its sides are equal (file:line).
     """
-    for part in shards(path, "preference") if path.is_dir() else [path]:
+    for part in part_files(path, "preference") if path.is_dir() else [path]:
         for number, row in read_rows(part):
             where = place(part, number)
             prompt = check_messages(row.get("prompt"), where)

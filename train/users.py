@@ -172,7 +172,7 @@ def read_data(path: str | None) -> list[Row]:
     ]
 
 
-def section_of(name: str, dtype: Any = "auto") -> SimulatorSection:
+def simulator_section(name: str, dtype: Any = "auto") -> SimulatorSection:
     """Return the simulator of an argument: a class, the folder of a user model, or a chat model that is prompted once."""
     if ":" in name:
         return SimulatorSection(engine=name, tries=1)
@@ -193,7 +193,9 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="write users.json and turns.jsonl here, or resume")
     parser.add_argument("--dry-run", action="store_true", help="check the users and the data, run no model")
     options = parser.parse_args(argv)
-    sections = {name: section_of(name, options.dtype) for name in options.models} | {"scripted": SimulatorSection()}
+    sections = {name: simulator_section(name, options.dtype) for name in options.models} | {
+        "scripted": SimulatorSection()
+    }
     rows = read_data(options.data)[-options.n :]
     points = [point for row in rows for point in points_of(row, options.seed)]
     if options.n < 1 or not points:

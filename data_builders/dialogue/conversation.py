@@ -8,7 +8,7 @@ every verified solution gives a conversation.
 Some problems give a second conversation, whose first message lacks a fact. The fact is proved to be needed: without it
 the policy does not find the result, and with it the policy does.
 
-All conversations of a shard take each step together, so models get large batches. Equal replies give equal conversations.
+All conversations of a part of the build take each step together, so models get large batches. Equal replies give equal conversations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from nextturn.data_builders.dialogue import checks
-from nextturn.data_builders.dialogue.prompts import Prompt, assistant_prompt, copies_example, prompt
+from nextturn.data_builders.dialogue.prompts import Prompt, assistant_prompt, copies_example, role_prompt
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant, same_words, tagged
 from nextturn.data_builders.dialogue.roles import COUNTS, Answer, Ask, ChatModel, LocalModel
 from nextturn.data_builders.sections import ROLES, Dialogue
@@ -117,7 +117,7 @@ Wanted = tuple[Draft, Prompt, Callable[[Reply], Parsed]]
 
 
 class ConversationMaker:
-    """Makes the conversations about a shard of problems.
+    """Makes the conversations about a part of the problems.
 
     Args:
         policy: The model that will be trained.
@@ -244,12 +244,12 @@ class ConversationMaker:
         names, rests = dict[int, Wanted](), dict[int, Wanted]()
         for index, (draft, fact) in enumerate(proposed):
             if not fact.question:
-                chat = prompt("name", shots, question=draft.task.question, fact=fact.short)
+                chat = role_prompt("name", shots, question=draft.task.question, fact=fact.short)
                 names[index] = (draft, chat, partial(_read_name, draft, fact, shots))
         named = zip(names, self.ask([*names.values()], f"name.{number}"), strict=True)
         for index, name in ((index, answer.parsed.text) for index, answer in named if answer.parsed):
             draft, fact = proposed[index][0], replace(facts[index], thing=name)
-            chat = prompt("leave_out", shots, sentence=fact.reveal, fact=fact.short, name=name)
+            chat = role_prompt("leave_out", shots, sentence=fact.reveal, fact=fact.short, name=name)
             facts[index], rests[index] = fact, (draft, chat, partial(_read_rest, draft, fact))
         left = zip(rests, self.ask([*rests.values()], f"leave_out.{number}"), strict=True)
         for index, text in ((index, answer.parsed.text) for index, answer in left if answer.parsed):

@@ -36,7 +36,7 @@ _OWN_TAG = re.compile(
 Prompt = tuple[Message, ...]
 
 
-def prompt(named: str, /, shots: int = 0, **words: str) -> Prompt:
+def role_prompt(named: str, /, shots: int = 0, **words: str) -> Prompt:
     """Return the prompt of that name, after `shots` examples.
 
     Args:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from nextturn.data_builders.__main__ import main
-from nextturn.data_builders.build import Build, build, finished
+from nextturn.data_builders.build import Build, build, is_built
 from nextturn.data_builders.numbers import states
 from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
@@ -172,7 +172,7 @@ def test_training_uses_a_finished_build_from_another_path(tmp_path: Path, capsys
     with pytest.raises(SettingsChanged, match=r"source\.n"):
         build(recipe(out, *options, "--source.n", "8"))
     with pytest.raises(SettingsChanged, match=r"source\.path"):  # `nextturn data` names the file itself
-        finished(out, recipe(out, *options))
+        is_built(out, recipe(out, *options))
 
 
 def test_training_uses_finished_pairs_of_another_model(tmp_path: Path) -> None:
@@ -182,9 +182,9 @@ def test_training_uses_finished_pairs_of_another_model(tmp_path: Path) -> None:
     )
     write_json(tmp_path / "settings.json", {**shaping(others), "inputs": {}})
     write_json(tmp_path / "manifest.json", {})
-    assert finished(tmp_path, ours, elsewhere=True)
+    assert is_built(tmp_path, ours, elsewhere=True)
     with pytest.raises(SettingsChanged, match=r"preferences\.model\.model"):
-        finished(tmp_path, ours)
+        is_built(tmp_path, ours)
 
 
 def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
@@ -354,10 +354,10 @@ def test_a_build_of_an_earlier_version_without_generated_problems_is_used(tmp_pa
     settings = read_json(out / "settings.json")
     before = settings["replay"] | {"source": "starter"}
     write_json(out / "settings.json", settings | {"eval": {"accuracy_n": 0}, "replay": before})
-    assert finished(out, recipe(out, *options))
+    assert is_built(out, recipe(out, *options))
     write_json(out / "settings.json", settings | {"eval": {"accuracy_n": 12}})
     with pytest.raises(SettingsChanged):
-        finished(out, recipe(out, *options))
+        is_built(out, recipe(out, *options))
 
 
 # --- Problems that bring their steps.

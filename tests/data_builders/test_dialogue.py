@@ -398,7 +398,7 @@ def test_texts_are_read_and_put_into_prompts_unchanged() -> None:
     assert read_message(Reply(f"<think>hm</think><message>{text}</message>")) == Parsed(text)
     assert read_assistant(Reply(text)) == Parsed(text)
     assert prompts.assistant_prompt([user(text)], "reply")[-1]["content"].startswith(f"{text}\n\n(A note for you alone")
-    assert f"<text>{text}</text>" in prompts.prompt("leave_out", sentence=text, name="n", fact="f")[0]["content"]
+    assert f"<text>{text}</text>" in prompts.role_prompt("leave_out", sentence=text, name="n", fact="f")[0]["content"]
 
 
 def test_an_example_is_a_reply_that_could_be_used_and_precedes_an_unchanged_prompt() -> None:

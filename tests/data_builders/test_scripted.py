@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import nextturn.data_builders
 from nextturn.data_builders.numbers import states
-from nextturn.data_builders.scripted import Act, Script, acts, converse, joined, plan, possible_kinds, say
+from nextturn.data_builders.scripted import Act, Script, acts, converse, joined, plan, possible_kinds, worded
 from nextturn.data_builders.sections import Conversations, ScriptedKind, wordings
 from nextturn.data_builders.tasks import Conversation, Mistake, Step, Task
 from nextturn.probe.command.recipe import _Loader
@@ -219,7 +219,7 @@ def test_an_act_has_many_clean_wordings(name: str) -> None:
     act = acts()[name]
     size = len(act.pairs) * len(act.closers)
     assert size >= 6 and all(len(set(same)) == len(same) for same in (act.openers, act.cores, act.closers))
-    used = Counter(say(name, random.Random(seed), slots(name)) for seed in range(2000))
+    used = Counter(worded(name, random.Random(seed), slots(name)) for seed in range(2000))
     used.pop(act.plain.format_map(slots(name)).strip(), None)
     assert used.most_common(1)[0][1] < 10 + 2 * used.total() / size
     for text in (joined(*pair, closer).format_map(slots(name)).strip() for pair in act.pairs for closer in act.closers):
@@ -230,7 +230,7 @@ def test_an_act_has_many_clean_wordings(name: str) -> None:
             assert not re.search(r"\d", text), "a wording adds no number"
     if name == "ask":
         asked = {**slots(name), "ask": "Which?"}
-        assert all(say(name, random.Random(seed), asked).endswith("?") for seed in range(200))
+        assert all(worded(name, random.Random(seed), asked).endswith("?") for seed in range(200))
 
 
 @given(
@@ -239,13 +239,13 @@ def test_an_act_has_many_clean_wordings(name: str) -> None:
     st.integers(0, 10**6),
 )
 def test_the_text_in_a_slot_is_never_changed(text: str, name: str, seed: int) -> None:
-    filled = say(name, random.Random(seed), {slot: f"[{text}]" for slot in slots(name)}, casual=True)
+    filled = worded(name, random.Random(seed), {slot: f"[{text}]" for slot in slots(name)}, casual=True)
     rest = filled.replace(f"[{text}]", "")
     assert "[" not in rest and "]" not in rest
 
 
 def test_casual_users_type_without_capitals_and_at_times_without_apostrophes() -> None:
-    typed = {say("why", random.Random(seed), slots("why"), casual=True) for seed in range(300)}
+    typed = {worded("why", random.Random(seed), slots("why"), casual=True) for seed in range(300)}
     assert not any(re.search(r"(?:^|[.?!] )[A-HJ-Z]", text) for text in typed)
     assert any("i dont" in text for text in typed) and any("I don't" in text for text in typed)
 
