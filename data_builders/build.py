@@ -36,7 +36,6 @@ from nextturn.probe.questions.sets import PACKAGED
 Row = dict[str, Any]
 WORK = ".work"
 """Subdirectory for files that are needed only during the build."""
-_FEW = 50  # with fewer conversations the shares of kinds are left to chance
 _REASONS_SHOWN = 4
 NEEDS = (
     "these conversations need problems (`source.path`) and a model: a folder or hub id (`dialogue.policy.model`), or a "
@@ -288,9 +287,6 @@ class Build:
             say(f"{out}: {note}")
         page, giveaway = card(rows, _rows(lost), self.settings, quality.checked, calls, views, notes)
         files.write_atomic(out / CARD, page)
-        kinds = Counter[str](row["kind"] for row in _rows(*parts["sft"], lost) if row["source"] != "written")
-        if shortfall := self.shortfall(kinds):
-            say(f"note: {out}: {shortfall}")
         auc, limit = giveaway.value, self.quality.max_giveaway
         if auc is not None and auc > WARN:
             message = (
@@ -322,23 +318,6 @@ class Build:
         files.write_json(out / "manifest.json", manifest)
         shutil.rmtree(out / WORK, ignore_errors=True)
         return manifest
-
-    def shortfall(self, kinds: Counter[str]) -> str:
-        """Return a note on scripted kinds with less than half of the share in the recipe; "" if there are none.
-
-        Args:
-            kinds: Conversations by kind, rejected ones included.
-        """
-        shares = self.recipe.conversations.shares
-        total = sum(kinds[kind] for kind in shares)
-        if self.recipe.dialogue is not None or total < _FEW:
-            return ""
-        few = ", ".join(
-            f"{kind} {kinds[kind] / total:.1%} of {total:,} (expected {share:.0%})"
-            for kind, share in shares.items()
-            if kinds[kind] / total < share / 2
-        )
-        return f"few of these problems have the material for {few}; other problems give more" if few else ""
 
 
 def _rows(*paths: Path) -> Iterator[Row]:

@@ -213,20 +213,6 @@ def _mistake(turns: Any, wanted: int) -> str:
     return ""
 
 
-class PieceTeller:
-    """Tells problems in pieces, one piece a turn. Another simulator plays all other users: a model would tell all pieces at once, or forget one."""
-
-    def __init__(self, others: Simulator) -> None:
-        self.others = others
-
-    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
-        """Return the next user turns."""
-        in_pieces = [request for request in requests if request.row.shards]
-        others = [request for request in requests if not request.row.shards]
-        told, played = iter(ShardedUser().turns(in_pieces)), iter(self.others.turns(others) if others else ())
-        return [next(told if request.row.shards else played) for request in requests]
-
-
 OF_TEXT = "user_"
 """Begins the reasons of failures that concern the text of a turn."""
 
@@ -281,7 +267,7 @@ def open_simulator(
         if ":" in section.engine:
             own = opened.enter_context(closing(OwnSimulator(section, where)))
         else:
-            own = PieceTeller(_open_player(section, seed, where, folder, opened))
+            own = ShardedUser(_open_player(section, seed, where, folder, opened))
         yield CheckedSimulator(own, section.tries)
 
 

@@ -32,7 +32,7 @@ from nextturn.data_builders.dialogue.checks import fact_values, values
 from nextturn.data_builders.dialogue.replies import unfit_user_turn
 from nextturn.data_builders.dialogue.roles import LocalWeights
 from nextturn.data_builders.sections import SimulatorSection, Written
-from nextturn.data_builders.simulators import PieceTeller, open_simulator
+from nextturn.data_builders.simulators import open_simulator
 from nextturn.data_builders.written import WISHES, written
 from nextturn.probe.command.errors import BadInput
 from nextturn.probe.command.files import write_json, write_jsonl
@@ -213,7 +213,7 @@ def main(argv: Sequence[str]) -> None:
         with open_simulator(section, options.seed, name, options.out and options.out / "stored") as simulator:
             turns[name] = simulator.turns([point.request for point in points])
             users[name] = figures(points, turns[name])
-            played = simulator.own.others if isinstance(simulator.own, PieceTeller) else simulator.own
+            played = getattr(simulator.own, "others", None) or simulator.own
             weights = getattr(getattr(played, "model", played), "weights", None)
             if isinstance(weights, LocalWeights):
                 users[name]["perplexity"] = perplexity(weights, rows, getattr(played, "intents", True))

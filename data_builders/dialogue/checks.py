@@ -6,7 +6,6 @@ Each reason why a text cannot be used has a name, so a person can check it.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -26,17 +25,13 @@ _WORD = re.compile(rf"\b(?:({_TENS})[- ])?({'|'.join(_WORDS)})\b", re.IGNORECASE
 _ANYWHERE = frozenset((1.0, 2.0))
 
 
-def digits(text: str) -> Counter[float]:
-    return Counter(float(found.replace("{,}", "").replace(",", "")) for found in _DIGITS.findall(text))
-
-
 def values(text: str) -> set[float]:
     """Return all numbers of a text, in digits or in words."""
     words = {
         float(_WORDS[match.group(2).lower()] + (_WORDS[match.group(1).lower()] if match.group(1) else 0))
         for match in _WORD.finditer(text)
     }
-    return set(digits(text)) | words
+    return {float(found.replace("{,}", "").replace(",", "")) for found in _DIGITS.findall(text)} | words
 
 
 # The text between two dollar signs that do not mean money, without words of a sentence, or between \\[ and \\].
@@ -44,13 +39,9 @@ _PROSE = r"(?:(?<![A-Za-z\\{])[A-Za-z]{2,} (?=[A-Za-z]{2,}))"
 _FORMULA = re.compile(rf"(?<!\\)\$((?:(?!{_PROSE})(?:\\.|[^$\\]))+)\$|\\\[(.+?)\\\]", re.DOTALL)
 
 
-def _formula(text: str) -> str:
-    return squeezed(text).rstrip(".,;:")
-
-
 def _formulas(text: str) -> set[str]:
     """Return the formulas with a letter; numbers are compared by value elsewhere."""
-    found = {_formula(inline or displayed) for inline, displayed in _FORMULA.findall(text)}
+    found = {squeezed(inline or displayed).rstrip(".,;:") for inline, displayed in _FORMULA.findall(text)}
     return {formula for formula in found if re.search("[A-Za-z]", formula)}
 
 
@@ -168,18 +159,13 @@ def unfit_fact(fact: Fact, question: str) -> str:
     return "little_left" if little_left(fact.short, question) else ""
 
 
-def shows_hole(text: str, question: str) -> bool:
-    """Return True if the text has a placeholder where the question states a fact."""
-    return bool(_HOLE.search(text)) and not _HOLE.search(question)
-
-
 def unfit_rest(text: str, fact: Fact, question: str) -> str:
     """Return why the text is not the problem without the fact, or "".
 
     People who forget a fact put no placeholder in its position: two annotators refused 8 and 10 of 22 first user messages,
     all for a described gap.
     """
-    if shows_hole(text, question):
+    if _HOLE.search(text) and not _HOLE.search(question):
         return "placeholder"
     if len(text.split()) < 7:
         return "too_little"

@@ -151,8 +151,20 @@ class Simulator(Protocol):
 
 
 class ShardedUser:
-    """A user without a model who reveals the `shards` of its row, one in each turn, and ends the conversation after the last."""
+    """Tells problems in pieces, without a model: the `shards` of a row, one in each turn. It ends the conversation after the last.
+
+    Args:
+        others: Plays the users whose rows have no pieces. A model would tell all pieces at once, or forget one.
+    """
+
+    def __init__(self, others: Simulator | None = None) -> None:
+        self.others = others
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
-        """Return the next shard of each conversation."""
-        return [UserTurn(request.untold[0]) if request.untold else UserTurn(ended=True) for request in requests]
+        """Return the next turn of each user."""
+        rest = [request for request in requests if not request.row.shards]
+        played = iter(self.others.turns(rest) if self.others and rest else ())
+        return [
+            UserTurn("".join(request.untold[:1]), not request.untold) if request.row.shards else next(played)
+            for request in requests
+        ]

@@ -291,16 +291,6 @@ def test_a_build_that_keeps_nothing_fails_and_shows_the_reason_each_time(tmp_pat
     assert "contaminated" in (tmp_path / "out/README.md").read_text()
 
 
-def test_kinds_that_the_problems_do_not_give_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rules can leave nothing out of these problems, so they are answered at once, whatever the recipe asks for."""
-    options = from_file(sums(tmp_path / "problems.jsonl", 72), "--replay.fraction", "0")
-    build(recipe(tmp_path / "out", *options, "--quality.max_same_wording", "1.0"))
-    shown = capsys.readouterr().out
-    assert "note: " in shown and "underspecified 0.0%" in shown
-    demo = Build(recipe(tmp_path / "demo"))
-    assert not demo.shortfall(Counter(conversation.kind for n in range(40) for conversation in demo.conversations(n)))
-
-
 def test_a_problem_without_a_worked_solution_gives_neither_conversation_nor_replay(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "p.jsonl", [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(40)])
     options = from_file(tmp_path / "p.jsonl", "--replay.source", "jsonl", "--replay.fraction", "0.3")

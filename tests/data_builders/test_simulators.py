@@ -18,7 +18,6 @@ from nextturn.data_builders.dialogue.roles import ChatModel
 from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, RoleSection, SimulatorSection, Source, Written
 from nextturn.data_builders.simulators import (
     CheckedSimulator,
-    PieceTeller,
     PromptedSimulator,
     ScriptedSimulator,
     intent_text,
@@ -32,7 +31,7 @@ from nextturn.probe.data.messages import assistant, user
 from nextturn.probe.engines.base import Completion, Request
 from nextturn.probe.models.folders import load_tokenizer, resolve
 from nextturn.probe.models.user_model import UserModelInfo, mark_user_model
-from nextturn.probe.questions.simulation import Fact, PromptRow, UserRequest, UserTurn
+from nextturn.probe.questions.simulation import Fact, PromptRow, ShardedUser, UserRequest, UserTurn
 from nextturn.probe.text.chat import Chat
 from support.commands import ROOT
 
@@ -89,7 +88,7 @@ def test_whoever_plays_the_others_problems_in_pieces_are_told_piece_by_piece() -
     ask = (OPENING, assistant("What is given?"))
     told = (*ask, user("It has 3 bags."), assistant("What else?"))
     requests = [UserRequest(pieces, told, 0, 1), UserRequest(ROW, ask, 5, 1), UserRequest(pieces, ask, 0, 1)]
-    teller = PieceTeller(Other())
+    teller = ShardedUser(Other())
     assert teller.turns(requests) == [UserTurn("Each bag has 4."), UserTurn("other 5"), UserTurn("It has 3 bags.")]
     assert teller.turns(requests[:1]) == [UserTurn("Each bag has 4.")] and asked == [1]
 
