@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
 from nextturn.data_builders.dialogue.roles import Ask, open_model
-from nextturn.data_builders.rows import load_rl_rows, read_sft_rows
+from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
 from nextturn.data_builders.sections import Preferences
 from nextturn.probe.command.files import write_jsonl
 from nextturn.probe.data.messages import Message, assistant
@@ -49,7 +49,7 @@ def draft_pairs(out: Path) -> list[PairDraft]:
     All parts of the build must be written.
     """
     sft, prompts = (sorted((out / view).glob("part-*.jsonl")) for view in ("sft", "rl"))
-    conversations = {row["id"]: row["messages"] for path in sft for row in read_sft_rows(path)}
+    conversations = {row["id"]: row["messages"] for path in sft for row in load_sft_rows(path)}
     drafts: list[tuple[str, PairDraft]] = []
     for row in (row for path in prompts for row in load_rl_rows(path) if not row.turn):
         messages = conversations[row.id.rpartition("-")[0]]

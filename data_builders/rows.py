@@ -22,7 +22,7 @@ from nextturn.probe.data.messages import (
     training_messages,
     user,
 )
-from nextturn.probe.data.tables import place, read_rows
+from nextturn.probe.data.tables import is_saved, place, read_rows
 from nextturn.probe.questions.simulation import Fact, PromptRow
 from nextturn.probe.text.grading import boxed, reference_answer
 from nextturn.probe.text.words import rough_sentences
@@ -46,51 +46,47 @@ def sft_row(conversation: Conversation) -> dict[str, Any]:
     return {**row, **conversation.row}
 
 
-def part_files(out: Path, view: str) -> list[Path]:
-    """Return the files of one view ("sft", "rl", ...) of a finished build, in order.
+def view_rows(path: Path, view: str) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Yield (file:line, number, row) for each row of one view ("sft", "rl" or "preference") of a finished build, or of a file in any
+    form of `probe.data.tables`.
 
     Raises:
-        DataError: The directory is no finished build, or has no rows of this view.
+        DataError: There is no such file, the directory is no finished build, or it has no rows of this view.
     """
-    if not (out / "manifest.json").is_file():
-        state = "is not finished" if (out / "settings.json").is_file() else "is no data build"
-        raise DataError(f"{out}: {state} (no manifest.json); build it with: nextturn data RECIPE --out {out}")
-    files = sorted((out / view).glob("part-*.jsonl"))
-    if not files:
-        raise DataError(f"{out}: has no {view} rows; its recipe makes none, or its conversations gave none")
-    return files
-
-
-def load_sft_rows(out: Path) -> Iterator[dict[str, Any]]:
-    """Yield all kept rows of a finished build, in order.
-
-    Raises:
-        DataError: The directory is no finished build, or a row is no conversation (file:line).
-    """
-    for path in part_files(out, "sft"):
-        yield from read_sft_rows(path)
+    files = [path]
+    if path.is_dir() and not is_saved(path):
+        if not (path / "manifest.json").is_file():
+            state = "is not finished" if (path / "settings.json").is_file() else "is no data build"
+            raise DataError(f"{path}: {state} (no manifest.json); build it with: nextturn data RECIPE --out {path}")
+        files = sorted((path / view).glob("part-*.jsonl"))
+        if not files:
+            raise DataError(f"{path}: has no {view} rows; its recipe makes none, or its conversations gave none")
+    for file in files:
+        for number, row in read_rows(file):
+            yield place(file, number), number, row
 
 
 _SHOWN = 5
 """Faults of a file that a message shows."""
 
 
-def read_sft_rows(
+def load_sft_rows(
     path: Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file in any form of `probe.tables`, each with `messages` that end with the assistant.
+    """Yield the kept rows of a finished build or a file, each with `messages` that end with the assistant.
 
     Args:
         columns: The row's own names of columns, see `training_messages`.
         skipped: Gets the fault of each row that is no conversation; None makes faults an error.
 
     Raises:
-        DataError: Rows are no conversations, or have no assistant turn to learn. All are counted, and the first ones shown.
+        DataError: The build is not finished, or rows are no conversations, or have no assistant turn to learn. All are counted,
+            and the first ones shown.
     """
     faults, good = [] if skipped is None else skipped, 0
-    for number, row in read_rows(path):
+    for where, _, row in view_rows(path, "sft"):
         try:
-            messages = training_messages(row, place(path, number), columns)
+            messages = training_messages(row, where, columns)
         except DataError as error:
             faults.append(str(error))
             continue
@@ -156,13 +152,12 @@ def load_rl_rows(path: Path) -> Iterator[PromptRow]:
         DataError: There are no rows, the build is not finished, or a row is not valid (file:line).
     """
     ids: set[str] = set()
-    for part in part_files(path, "rl") if path.is_dir() else [path]:
-        for number, fields in read_rows(part):
-            row = _rl_row(fields, place(part, number), number)
-            if row.id in ids:
-                raise DataError(f"{place(part, number)}: the id {row.id!r} is used twice")
-            ids.add(row.id)
-            yield row
+    for where, number, fields in view_rows(path, "rl"):
+        row = _rl_row(fields, where, number)
+        if row.id in ids:
+            raise DataError(f"{where}: the id {row.id!r} is used twice")
+        ids.add(row.id)
+        yield row
 
 
 _VALIDATOR = TypeAdapter(PromptRow)

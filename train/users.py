@@ -160,11 +160,10 @@ def _cell(figure: Estimate) -> str:
 
 def read_data(path: str | None) -> list[Row]:
     """Return the conversations of a path, or the written ones with what they withhold."""
-    from nextturn.data_builders.rows import sft_row
-    from nextturn.train.encoding import conversation_rows
+    from nextturn.data_builders.rows import load_sft_rows, sft_row
 
     if path is not None:
-        rows = enumerate(conversation_rows(located(path, "--data")), start=1)
+        rows = enumerate(load_sft_rows(located(path, "--data")), start=1)
         return [{**row, "id": row_id(row, number)} for number, row in rows]
     # With the seed of recipes/written.yaml, its `source.n` leaves out the last conversations.
     return [

@@ -15,7 +15,7 @@ import yaml
 
 from nextturn.data_builders.build import build
 from nextturn.data_builders.quality import QualityFilter, all_boxed
-from nextturn.data_builders.rows import load_rl_rows, load_sft_rows, read_sft_rows
+from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
 from nextturn.data_builders.sections import Quality, Written, load_data_recipe
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.data_builders.written import FILE, written
@@ -179,7 +179,7 @@ def test_a_turn_without_loss_is_only_context(template: str) -> None:
 
 def test_the_mark_goes_from_a_file_to_the_loss_mask(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "own.jsonl", [{"messages": TALK}])
-    (row,) = read_sft_rows(tmp_path / "own.jsonl")
+    (row,) = load_sft_rows(tmp_path / "own.jsonl")
     assert row["messages"] == TALK
     chat = Chat(tiny_tokenizer("chatml"))
     (made,), counts = make_rows([row["messages"]], chat, "assistant", None)
