@@ -142,7 +142,7 @@ class Build:
             hashes[FILE.name] = files.sha256_file(FILE)
         inputs = {**self.problems.inputs(), **self.replay.inputs(), **hashes, **own}
         self.settings: dict[str, Any] = {**shaping(recipe), "inputs": inputs}
-        self.teller = Teller(recipe)
+        self.teller = Teller(recipe) if recipe.sharded else None
 
     def conversations(self, index: int) -> Iterator[Conversation]:
         """Yield the scripted conversations about problem `index`."""
@@ -238,9 +238,9 @@ class Build:
     def filtered(self, conversations: Iterable[Conversation], quality: QualityFilter) -> dict[str, list[Row]]:
         """Return the rows by view: rejected ones with their reason, and the sft and rl rows of kept ones."""
         views: dict[str, list[Row]] = {name: [] for name in ("rejected", "rl", "sft")}
-        if self.recipe.sharded:
+        if teller := self.teller:
             conversations = (
-                each for made in conversations for each in (made, self.teller.sharded(made)) if each is not None
+                each for made in conversations for each in (made, teller.sharded(made)) if each is not None
             )
         talk = self.recipe.chosen is not None and self.recipe.chosen.loss_on == "talk"
         for conversation in conversations:
@@ -251,7 +251,8 @@ class Build:
             else:
                 if talk and conversation.source == "written":
                     row["messages"] = only_talk(row["messages"])
-                self.teller.remember(row)
+                if teller:
+                    teller.remember(row)
                 views["sft"].append(row)
                 views["rl"] += map(rl_columns, rl_rows(conversation))
         return views
@@ -324,14 +325,15 @@ def _rows(*paths: Path) -> Iterator[Row]:
     return (row for path in paths for _, row in files.read_jsonl(path))
 
 
-def resumed(out: Path, name: str, quality: QualityFilter, teller: Teller) -> bool:
+def resumed(out: Path, name: str, quality: QualityFilter, teller: Teller | None) -> bool:
     """Return True if an earlier run wrote this part, and load its kept rows into the quality filter and the teller."""
     path = out / f"sft/part-{name}.jsonl"
     if not path.is_file():
         return False
     for _, row in files.read_jsonl(path):
         quality.remember(row["messages"], row["kind"])
-        teller.remember(row)
+        if teller:
+            teller.remember(row)
     return True
 
 

@@ -130,7 +130,7 @@ def rl_rows(conversation: Conversation) -> Iterator[PromptRow]:
     for position in range(1, len(conversation.messages), 2):
         turn, before = position // 2, conversation.messages[:position]
         reply = conversation.messages[position]["content"]
-        missing = replace(fact, ask=reply) if fact and position <= conversation.reveal_at else Fact()
+        missing = replace(fact, ask=reply) if fact.short and position <= conversation.reveal_at else Fact()
         stated = not missing.value or any(holds(message["content"], missing.value) for message in before)
         yield PromptRow(
             f"{conversation.id}-{turn}", task.question, task.answer, tuple(map(plain, before)), conversation.kind, turn,

@@ -58,17 +58,9 @@ def converse(task: Task, kind: ScriptedKind, seed: int, settings: Conversations)
     if script.rng.random() < settings.reactions:
         script.react()
     return Conversation(
-        id=f"{task.id}-{kind}",
-        kind=kind,
-        messages=tuple(script.messages),
-        source=task.source,
-        answer=task.answer,
-        reveal_at=2 if script.fact else 0,
-        task=task,
-        fact=script.fact,
-        doubts=(False,) * ("doubt" in script.acts),
-        reason="" if task.solution else "no_solution",
-    )
+        f"{task.id}-{kind}", kind, tuple(script.messages), task.source, task.answer, reveal_at=2 if script.fact.short else 0, task=task,
+        fact=script.fact, doubts=(False,) * ("doubt" in script.acts), reason="" if task.solution else "no_solution",
+    )  # fmt: skip
 
 
 _OWN_FINAL = 0.4  # share of the problems with a template that use their own sentence with the answer

@@ -79,19 +79,12 @@ def _conversation(row: dict[str, Any], whole: dict[str, Any]) -> Conversation:
         box = boxed(text)
         name = f"written-{row['twin_of'] or row['id']}"
         task = Task(name, question, box[1] if box else "", "written", steps=(), boxed_solution=text)
-    problem = task.question if task and fact and whole is not row else ""
+    problem = task.question if task and fact.short and whole is not row else ""
     return Conversation(
-        id=f"written-{row['id']}",
-        kind=row["kind"],
-        messages=messages,
-        source="written",
-        answer=row["answer"] or "",
-        reveal_at=solved - 1 if fact and solved else 0,
-        task=task,
-        fact=fact,
-        doubts={"doubt": (False,), "slip": (True,)}.get(row["kind"], ()),
+        f"written-{row['id']}", row["kind"], messages, "written", row["answer"] or "", solved - 1 if fact.short and solved else 0,
+        task, fact, {"doubt": (False,), "slip": (True,)}.get(row["kind"], ()),
         row={"intent": _intent(row, fact, problem), **({"intent_first": True} if problem else {})},
-    )
+    )  # fmt: skip
 
 
 WISHES: Mapping[str, Wish] = {

@@ -81,22 +81,13 @@ class Draft:
             "events": " ".join(self.events),
             "calls": {f"{role}.{count}": self.calls[f"{role}.{count}"] for role in ROLES for count in COUNTS},
         }
-        if self.fact:
+        if self.fact.short:
             dialogue |= {"withheld": self.fact.name, "fact": self.fact.short}
         return Conversation(
-            id=self.id,
-            kind="underspecified" if self.fact else "complete",
-            messages=tuple(self.messages),
-            source=self.task.source,
-            answer=self.task.answer,
-            reveal_at=self.reveal_at,
-            task=self.task,
-            fact=self.fact if self.reveal_at else Fact(),
-            doubts=tuple(self.doubts),
-            reason=self.reason,
-            row={"dialogue": dialogue},
-            unusable=self.unusable,
-        )
+            self.id, "underspecified" if self.fact.short else "complete", tuple(self.messages), self.task.source, self.task.answer,
+            self.reveal_at, self.task, self.fact if self.reveal_at else Fact(), tuple(self.doubts), reason=self.reason,
+            row={"dialogue": dialogue}, unusable=self.unusable,
+        )  # fmt: skip
 
     def right(self, text: str) -> bool:
         """Return True if the text boxes the right result."""
@@ -145,7 +136,7 @@ class ConversationMaker:
             if self.rng("withheld", draft).random() < self.settings.withheld
         ]
         self.withhold(lacking)
-        asked = [draft for draft in lacking if draft.fact]
+        asked = [draft for draft in lacking if draft.fact.short]
         self.add_question_and_reveal(asked)
         self.add_solutions([draft for draft in asked if not draft.reason], "with")
         for exchange in range(self.settings.reactions):
@@ -153,9 +144,9 @@ class ConversationMaker:
         firsts = {draft.task.id: draft for draft in solved}
         for draft in lacking:
             first = firsts[draft.task.id]
-            if not draft.fact:  # the search belongs to the first conversation then, with what it cost
+            if not draft.fact.short:  # the search belongs to the first conversation then, with what it cost
                 first.calls.update(draft.calls)
-            outcome = "needed" if draft.fact else "not_needed" if "without" in draft.measured else "no_cut"
+            outcome = "needed" if draft.fact.short else "not_needed" if "without" in draft.measured else "no_cut"
             first.events.append(f"search.{outcome}")
         # A problem without a fact that can be withheld is no failure.
         second = {draft.task.id: draft for draft in asked}
@@ -203,7 +194,7 @@ class ConversationMaker:
         """Set the fact and the first message of each draft with a fact that is needed."""
         proposals = {draft.id: self.proposals(draft) for draft in drafts}
         for number in range(_PROPOSALS):
-            tried = [draft for draft in drafts if not draft.fact and len(proposals[draft.id]) > number]
+            tried = [draft for draft in drafts if not draft.fact.short and len(proposals[draft.id]) > number]
             cut = self.cut_out([(draft, proposals[draft.id][number]) for draft in tried], number)
             found = [(draft, fact) for draft, fact in zip(tried, cut, strict=True) if fact.question]
             # A model that solves a problem in one of k attempts fails 4k times in a row with probability exp(-4) by chance.
@@ -291,7 +282,7 @@ class ConversationMaker:
     def row(self, draft: Draft) -> PromptRow:
         """Return what the user of a conversation knows and wants. One user in four doubts."""
         wish: Wish = "doubt" if self.rng("wish", draft).random() < 0.25 else "result"
-        hidden = (draft.fact.value,) if draft.fact else ()
+        hidden = (draft.fact.value,) if draft.fact.short else ()
         return PromptRow(draft.id, draft.task.question, draft.task.answer, hidden=hidden, fact=draft.fact, wish=wish)
 
     def add_reactions(self, drafts: Sequence[Draft], exchange: int) -> None:

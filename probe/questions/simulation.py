@@ -30,7 +30,7 @@ class Fact:
         clause: Names the fact and follows "tell me": "how many marbles are in each bag".
         ask: A question for the fact: "How many marbles are in each bag?" In a row, the reply of the data that asks for it.
         reveal: A sentence of the user that states the fact.
-        short: The bare fact: "12 marbles", "$12", "20%", "$x^2+1$".
+        short: The bare fact: "12 marbles", "$12", "20%", "$x^2+1$"; a builder leaves it empty only if nothing is withheld.
         value: The text that no message may contain before the reveal: a number, or a formula of the solution.
         thing: A noun phrase for the fact, if there is one: "the radius of the circle".
     """
@@ -42,10 +42,6 @@ class Fact:
     short: str = ""
     value: str = ""
     thing: str = ""
-
-    def __bool__(self) -> bool:
-        """Return False if nothing is withheld."""
-        return any(vars(self).values())
 
     @property
     def name(self) -> str:

@@ -222,7 +222,7 @@ def test_a_fact_is_proved_to_be_needed_asked_for_and_revealed(gaps: tuple[Fact, 
     )
     opening, question, told, solution, why, _ = texts(lacking)
     gap = lacking.fact
-    assert gap and lacking.reveal_at == 2 and (gap == GAP) == bool(gaps)
+    assert gap.short and lacking.reveal_at == 2 and (gap == GAP) == bool(gaps)
     assert opening == gap.question and gap.short not in opening and question == f"Can you tell me {gap.thing}?"
     assert (told, solution, why) == ("sorry, 12 marbles, 5 bags, 7 lost", SOLUTION, WHY)
     assert lacking.row["dialogue"]["measured"] == {"solved": [1, 1], "without": [0, 2], "with": [1, 1]}
