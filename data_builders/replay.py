@@ -1,7 +1,7 @@
 """Replay: plain questions with their solutions, mixed in so that a model keeps its single-turn answers.
 
 The assistant turn is the reference solution, or the first right reply of a model. That model should be the one that will be
-trained, since its own answers are what it should not forget. Replay rows belong to problems by number, so a shard always
+trained, since its own answers are what it should not forget. Replay rows belong to problems by number, so a part always
 holds the same ones.
 """
 
@@ -112,7 +112,7 @@ class ReplayRows:
         """Have the model answer all questions, if the recipe names one.
 
         Args:
-            folder: Stores each reply at once, and in the end the outcome of each question, failures too. So shards that
+            folder: Stores each reply at once, and in the end the outcome of each question, failures too. So parts that
                 are already written stay valid when a build resumes.
 
         Raises:

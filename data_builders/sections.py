@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -26,9 +28,15 @@ def wordings(name: str) -> Any:
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
+def file_of(name: str) -> dict[str, str]:
+    """Return the file of MODULE:NAME, which is loaded, and its hash."""
+    file = str(sys.modules[name.partition(":")[0]].__file__)
+    return {os.path.relpath(file): sha256_file(Path(file))}
+
+
 # --- Sources of problems, and conversations that need no model.
 
-ProblemKind = Literal["gsm8k", "math", "jsonl"]
+OwnSource = Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
 WrittenKind = Literal["complete", "underspecified", "twin", "wrong_start", "doubt", "slip", "hint", "chat"]
 ScriptedKind = Literal["complete", "underspecified", "wrong_start", "right_start"]
 
@@ -36,8 +44,8 @@ ScriptedKind = Literal["complete", "underspecified", "wrong_start", "right_start
 class Source(RecipeSection):
     """The source of problems. `written` is conversations and has no problems."""
 
-    kind: ProblemKind | Literal["written"]
-    """gsm8k or math, a JSONL file, or the packaged conversations (written)."""
+    kind: Literal["gsm8k", "math", "jsonl", "written"] | OwnSource
+    """gsm8k or math, a JSONL file, MODULE:NAME of a source of one's own, or the packaged conversations (written)."""
     path: str | None = None
     """File with the problems; default for gsm8k and math: the train split, fetched from the hub."""
     n: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
@@ -179,7 +187,7 @@ class Dialogue(RecipeSection):
     few_shot: Annotated[int, Field(ge=0, le=2)] = 0
     """Examples before the prompts for the withheld fact; small models need them."""
     least_solved: Share = 0.02
-    """Share of solved problems in the first shard below which the build stops: conversations need solutions."""
+    """Share of solved problems in the first part below which the build stops: conversations need solutions."""
 
     @property
     def per_problem(self) -> float:
@@ -208,7 +216,7 @@ class Replay(RecipeSection):
 
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of all rows that is replay."""
-    source: ProblemKind | None = None
+    source: Literal["gsm8k", "math", "jsonl"] | OwnSource | None = None
     """Source of the questions; default: the kind of `source`."""
     path: str | None = None
     """File with the questions; default: that of `source` if it has this kind, or from the hub."""
@@ -248,7 +256,7 @@ class Output(RecipeSection):
     path: str
     """The output folder."""
     shard_size: Count = 500
-    """Problems in a shard; a build that is stopped resumes after the last whole shard."""
+    """Problems in a part of the build; a build that is stopped resumes after the last whole part."""
 
 
 class DataRecipe(RecipeSection):
@@ -307,7 +315,9 @@ class DataRecipe(RecipeSection):
         if self.source.kind == "written" and (self.written or self.dialogue):
             raise ValueError("source.kind: `written` has no problems, expected no `written` or `dialogue` section")
         if self.source.kind == "written" and self.replay.fraction and self.replay.source is None:
-            raise ValueError("replay.source: missing, expected gsm8k, math or jsonl, since `written` has no problems")
+            raise ValueError(
+                "replay.source: missing, expected gsm8k, math, jsonl or MODULE:NAME, since `written` has no problems"
+            )
         if self.dialogue is not None and self.conversations != Conversations():
             raise ValueError("conversations: these are the scripted ones; expected this section or `dialogue`")
 

@@ -9,10 +9,8 @@ Whatever writes a turn, `CheckedSimulator` checks it: role, end marks, repetitio
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -22,16 +20,15 @@ from typing import Any
 
 from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, simulator_prompt
 from nextturn.data_builders.dialogue.replies import Parsed, read_message, read_user, unfit_user_turn
-from nextturn.data_builders.sections import PERSONAS, SimulatorSection
+from nextturn.data_builders.sections import PERSONAS, SimulatorSection, file_of
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.probe.command.errors import RecipeError
-from nextturn.probe.command.files import sha256_file
 from nextturn.probe.command.own import Own
 from nextturn.probe.data.messages import Message
 from nextturn.probe.engines.ask import Answer, Ask, ChatModel, EngineModel, Reply, again_at, ask, open_model
 from nextturn.probe.engines.base import Request, item_seed
 from nextturn.probe.models.user_model import UserModelInfo, user_model_info
-from nextturn.probe.questions.simulation import Intent, ShardedUser, Simulator, UserRequest, UserTurn, Wish
+from nextturn.probe.questions.simulation import PromptRow, ShardedUser, Simulator, UserRequest, UserTurn, Wish
 
 _WISHES: Mapping[Wish, str] = {
     "result": "You want the result and to understand it.",
@@ -44,7 +41,7 @@ _WISHES: Mapping[Wish, str] = {
 _CASUAL = {True: "You type in lower case.", False: "You write whole sentences."}
 
 
-def intent_text(intent: Intent, casual: bool) -> str:
+def intent_text(row: PromptRow, casual: bool) -> str:
     """Return the system message of a user's view: the wish, the manner, and a withheld fact with the sentence that reveals it.
 
     It stays the same for the whole conversation, as in training.
@@ -52,9 +49,9 @@ def intent_text(intent: Intent, casual: bool) -> str:
     Args:
         casual: Whether the user types in lower case.
     """
-    parts = ["You are a user who talks with an assistant.", _WISHES[intent.wish], _CASUAL[casual]]
-    if intent.reveal:
-        parts.append(f"You have not mentioned {intent.thing or intent.clause}. If the assistant asks: {intent.reveal}")
+    parts = ["You are a user who talks with an assistant.", _WISHES[row.wish], _CASUAL[casual]]
+    if row.fact.reveal:
+        parts.append(f"You have not mentioned {row.fact.name}. If the assistant asks: {row.fact.reveal}")
     return " ".join(parts)
 
 
@@ -70,7 +67,7 @@ class ScriptedSimulator:
         """Return the next user turns; earlier turns of each user are computed again, since they decide what it has done."""
         turns = []
         for request in requests:
-            user = ScriptedUser(request.intent, request.seed, request.start)
+            user = ScriptedUser(request.row, request.seed)
             for length in range(request.start + 1, len(request.messages) + 1, 2):
                 text = user.reply(request.messages[:length], request.attempt)
             turns.append(UserTurn(ended=True) if text is None else UserTurn(text))
@@ -89,20 +86,20 @@ class PromptedSimulator:
         return [_turn(answer) for answer in ask(self.model, [self._ask(request) for request in requests], 1)]
 
     def _ask(self, request: UserRequest) -> Ask[Parsed]:
-        intent, messages = request.intent, request.messages
+        row, messages = request.row, request.messages
         rng = random.Random(f"simulator:{request.seed}")
         persona = rng.choice(list(PERSONAS))
         read: Callable[[Reply], Parsed]
         if self.section.few_shot:
-            act = "doubt" if intent.wish == "doubt" else rng.choice(("why", "meaning", "proof", "simpler"))
-            words = {"answer": intent.answer} if act in ("doubt", "proof") else {}
+            act = "doubt" if row.wish == "doubt" else rng.choice(("why", "meaning", "proof", "simpler"))
+            words = {"answer": row.answer} if act in ("doubt", "proof") else {}
             prompt = act_prompt(persona, act, messages[-1]["content"], self.section.few_shot, **words)
             read = partial(_read_act, act, self.section.few_shot, messages)
         else:
-            prompt = simulator_prompt(intent, persona, messages)
+            prompt = simulator_prompt(row, persona, messages)
             # Only numbers may not be copied: a withheld sentence is revealed by copying it.
-            numbers = tuple(value for value in intent.hidden if re.fullmatch(r"\d[\d.,/]*", value))
-            read = partial(read_user, hidden=numbers, question=intent.problem, messages=messages)
+            numbers = tuple(value for value in row.hidden if re.fullmatch(r"\d[\d.,/]*", value))
+            read = partial(read_user, hidden=numbers, question=row.problem, messages=messages)
         return Ask(prompt, read, lambda attempt: item_seed(request.seed, len(messages), attempt), tried=request.attempt)
 
 
@@ -149,7 +146,7 @@ class TrainedSimulator:
         if not self.intents:
             return request.messages
         casual = random.Random(f"casual:{request.seed}").random() < 0.5
-        text = intent_text(request.intent, casual)
+        text = intent_text(request.row, casual)
         return ({"role": "system", "content": text}, *request.messages)
 
 
@@ -178,20 +175,6 @@ class OwnSimulator:
 
 def _is_turn(turn: Any) -> bool:
     return isinstance(turn, UserTurn) and type(turn.text) is type(turn.failure) is str
-
-
-class PieceTeller:
-    """Tells problems in pieces, one piece a turn. Another simulator plays all other users: a model would tell all pieces at once, or forget one."""
-
-    def __init__(self, others: Simulator) -> None:
-        self.others = others
-
-    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
-        """Return the next user turns."""
-        in_pieces = [request for request in requests if request.intent.shards]
-        others = [request for request in requests if not request.intent.shards]
-        told, played = iter(ShardedUser().turns(in_pieces)), iter(self.others.turns(others) if others else ())
-        return [next(told if request.intent.shards else played) for request in requests]
 
 
 OF_TEXT = "user_"
@@ -248,7 +231,7 @@ def open_simulator(
         if ":" in section.engine:
             own = opened.enter_context(closing(OwnSimulator(section, where)))
         else:
-            own = PieceTeller(_open_player(section, seed, where, folder, opened))
+            own = ShardedUser(_open_player(section, seed, where, folder, opened))
         yield CheckedSimulator(own, section.tries)
 
 
@@ -293,5 +276,4 @@ def check_own_class(section: SimulatorSection, where: str) -> dict[str, str]:
     if ":" not in section.engine:
         return {}
     with open_simulator(section, 0, where):
-        file = str(sys.modules[section.engine.partition(":")[0]].__file__)
-    return {os.path.relpath(file): sha256_file(Path(file))}
+        return file_of(section.engine)

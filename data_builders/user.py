@@ -3,8 +3,7 @@
 What it does after an assistant turn follows from rules:
 
 - A marked answer: it doubts every second answer, right or wrong, drawn by row and turn, and ends after the next one. If a
-  fact is still withheld, it ends at once, so that no guess is rewarded. If the user wanted only a hint, it ends too, and
-  there the result counts even without a mark.
+  fact is still withheld, it ends at once, so that no guess is rewarded.
 - A question: if the question is about the withheld fact, or asks what is missing, the user reveals the fact (once). If it is
   about a given fact, the user quotes it. If it is about anything else, the user does not know.
 - Neither: it tells the assistant to go on, a few times.
@@ -23,7 +22,7 @@ from functools import cache
 
 from nextturn.data_builders.sections import wordings
 from nextturn.probe.data.messages import Message
-from nextturn.probe.questions.simulation import Intent
+from nextturn.probe.questions.simulation import PromptRow
 from nextturn.probe.text.grading import lenient_answer, says, strict_answer
 from nextturn.probe.text.words import content_stems, rough_sentences, stem
 
@@ -37,19 +36,15 @@ _LONGEST_DOUBTED = 30  # characters of an answer that a doubt repeats
 
 
 class ScriptedUser:
-    """A user in one conversation. The same intent, seed and replies always get the same messages.
-
-    Args:
-        start: Number of messages before the first reply.
+    """A user in one conversation. The same row, seed and replies always get the same messages.
 
     Attributes:
         revealed: Whether the withheld fact has been revealed.
     """
 
-    def __init__(self, intent: Intent, seed: int, start: int = 1) -> None:
-        self.intent = intent
+    def __init__(self, row: PromptRow, seed: int) -> None:
+        self.row = row
         self.seed = seed
-        self.start = start
         self.revealed = False
         self._doubted = False
         self._idle = 0  # messages so far that brought nothing new
@@ -58,7 +53,7 @@ class ScriptedUser:
     @property
     def withheld(self) -> bool:
         """Whether a fact is still to be revealed."""
-        return not self.revealed and bool(self.intent.reveal)
+        return not self.revealed and bool(self.row.fact.reveal)
 
     def reply(self, messages: Sequence[Message], attempt: int = 0) -> str | None:
         """Return the user's next message, or None to end the conversation. `messages` end with the assistant.
@@ -79,14 +74,11 @@ class ScriptedUser:
 
     def _act(self, messages: Sequence[Message]) -> tuple[str, dict[str, str]]:
         """Return an act by its name in `acts.yaml` and what fills its slots; "" ends the conversation."""
-        intent, text = self.intent, messages[-1]["content"]
-        before = messages[: self.start]
-        if intent.wish == "hint" and len(messages) == self.start + 1 and states_result(intent.answer, before, text):
-            return "", {}
+        row, text = self.row, messages[-1]["content"]
         answer = marked_answer(text)
         if answer is not None:
             # Drawn by row and turn, whatever the answer.
-            doubts = random.Random(f"doubt:{intent.id}:{len(messages)}").random() < _DOUBTS
+            doubts = random.Random(f"doubt:{row.id}:{len(messages)}").random() < _DOUBTS
             if self.withheld or self._doubted or not doubts:
                 return "", {}
             self._doubted = True
@@ -94,9 +86,9 @@ class ScriptedUser:
             repeated = len(answer) <= _LONGEST_DOUBTED and not any(sign in answer for sign in "<>|[]\n")
             return "doubt", {"given": answer if repeated else "that"}
         user_texts = tuple(message["content"] for message in messages if message["role"] == "user")
-        names = intent.names
-        withheld = names or ((intent.reveal,) if intent.hidden else ())
-        known_question = "" if self.revealed else intent.ask
+        names = row.fact.names
+        withheld = names or ((row.fact.reveal,) if row.hidden else ())
+        known_question = "" if self.revealed else row.fact.ask
         readings = [read_question(each, withheld, user_texts, bool(names), known_question) for each in questions(text)]
         return self._answer(*min(readings, key=lambda reading: ABOUT.index(reading[0]))) if readings else ("go_on", {})
 
@@ -105,11 +97,11 @@ class ScriptedUser:
             if not self.withheld:
                 return ("told" if self.revealed else "all_there"), {}
             # An amount or a formula can be revealed in a word; a sentence or a drawing cannot.
-            short = self.intent.short
+            short = self.row.fact.short
             in_a_word = 0 < len(short) <= _LONGEST_SHORT and "\n" not in short and short[-1] not in ".?!"
             prefers = random.Random(f"scripted-user:{self.seed}:short").random() < 0.5
             self.revealed = True
-            return "tell_short" if prefers and in_a_word else "tell", {"short": short, "reveal": self.intent.reveal}
+            return "tell_short" if prefers and in_a_word else "tell", {"short": short, "reveal": self.row.fact.reveal}
         if about == "given":
             words = sentence.split()
             cut = " ".join(words[:_QUOTED_WORDS]) + " ..."

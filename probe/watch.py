@@ -26,12 +26,12 @@ from nextturn.probe.command.terminal import say, say_once
 from nextturn.probe.models.checkpoints import (
     KEPT,
     finished,
-    is_complete,
     keep,
     list_checkpoints,
     numbered,
     saved_at,
     set_aside,
+    why_incomplete,
 )
 from nextturn.probe.models.folders import resolve, usable_dtype
 from nextturn.probe.models.user_model import refuse_user_model
@@ -149,7 +149,7 @@ class Watcher:
         """Return the steps that are measured or can be, in order."""
         steps = {step for step, _ in numbered(self.folder / KEPT, "step")}
         steps |= {step for step, _ in numbered(self.folder, "step") if self.is_measured(step)}
-        steps |= {step for step, checkpoint in list_checkpoints(self.run_dir) if is_complete(checkpoint) is None}
+        steps |= {step for step, checkpoint in list_checkpoints(self.run_dir) if why_incomplete(checkpoint) is None}
         return [0, *sorted(steps)]
 
     def is_measured(self, step: int) -> bool:
@@ -163,7 +163,7 @@ class Watcher:
             if self.is_measured(step):
                 shutil.rmtree(kept, ignore_errors=True)
         for step, checkpoint in reversed(list_checkpoints(self.run_dir)):  # rotation deletes the oldest first
-            if self.is_measured(step) or is_complete(checkpoint) is not None:
+            if self.is_measured(step) or why_incomplete(checkpoint) is not None:
                 continue
             try:
                 keep(checkpoint, self.folder / KEPT / _name(step))

@@ -26,12 +26,12 @@ from nextturn.probe.models.checkpoints import (
     FINISHED,
     KEPT,
     MARKER,
-    is_complete,
     list_checkpoints,
     mark_complete,
     newest_complete,
     numbered,
     set_aside,
+    why_incomplete,
 )
 from nextturn.probe.models.user_model import mark_user_model, user_model_info
 from nextturn.probe.watch import command
@@ -97,7 +97,7 @@ def choose_resume(run_dir: Path, resume: str, launch: Launch) -> Path | None:
 
 def _checkpoint_at(folder: Path, run_dir: Path) -> Path:
     """Return `folder` if it is a complete checkpoint of this run under its own name. Raises BadInput."""
-    if (reason := is_complete(folder)) is not None:
+    if (reason := why_incomplete(folder)) is not None:
         whole, _ = newest_complete(folder.parent if folder.name.startswith("checkpoint-") else folder)
         instead = f"; {whole} is complete" if whole else ""
         raise BadInput(f"--resume {folder}: not a complete checkpoint ({reason}){instead}")
@@ -157,7 +157,7 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
         say(f"moved {folder} to {moved[-1].name} ({reason}); delete it when you need the space")
 
     for step, folder in list_checkpoints(run_dir):
-        if reason := is_complete(folder) or (past if step > step_now else None):
+        if reason := why_incomplete(folder) or (past if step > step_now else None):
             move(folder, reason)
     # Delete the kept models after the checkpoints, so that `probe watch` cannot keep them again, and before the probes are
     # moved, so that it writes nothing into the new folders.

@@ -31,7 +31,6 @@ from nextturn.data_builders.dialogue.replies import (
     read_reply,
     same_words,
 )
-from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.user import LONGEST_ANSWER, marked_answer, questions, read_question, states_result
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.recipe import load_named
@@ -43,6 +42,7 @@ from nextturn.probe.engines.base import item_seed
 from nextturn.probe.judges.llm import after_verdict
 from nextturn.probe.judges.llm import conversation as shown_conversation
 from nextturn.probe.judges.rules import repetition
+from nextturn.probe.questions.simulation import PromptRow
 from nextturn.probe.text.equality import compare_answers
 from nextturn.probe.text.grading import asks, count_marks, lenient_answer, outcome, strict_answer
 from nextturn.probe.text.words import content_stems, rough_sentences, words
@@ -68,7 +68,7 @@ class Sample:
         failures: For each failed conversation, why the simulator gave no user turn.
     """
 
-    row: RlRow
+    row: PromptRow
     conversations: tuple[Messages, ...]
     start: int
     tokens: int
@@ -191,11 +191,11 @@ def guessed(sample: Sample) -> bool:
     return value is not None and value <= 0 and (sample.row.withholds or _wants_hint(sample.row))
 
 
-def _wants_hint(row: RlRow) -> bool:
+def _wants_hint(row: PromptRow) -> bool:
     return row.kind == HINT and row.turn == 0  # in later turns the user tries, and the reply says whether that is right
 
 
-def asks_instead(row: RlRow, reply: str) -> bool:
+def asks_instead(row: PromptRow, reply: str) -> bool:
     """Return True if a reply to a complete row asks instead of answering: it marks no answer, and requests something or asks
     what the scripted user would answer with more than a nod ("Does that help?")."""
     if asks(reply):
@@ -209,7 +209,7 @@ def asks_instead(row: RlRow, reply: str) -> bool:
     )
 
 
-def asked_rightly(row: RlRow, reply: str) -> float | None:
+def asked_rightly(row: PromptRow, reply: str) -> float | None:
     """Return the value of `asking` for a first reply; None if the row does not say whether to ask."""
     if row.shards:
         return -1.0 if marked_answer(reply) is not None else 1.0 if asks(reply) else 0.0
@@ -230,12 +230,12 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
         return -1.0
     asked = questions(reply)
     gives_up = not any(question.endswith("?") for question in asked)
-    named = row.intent.names
+    named = row.fact.names
     # "I mean the price of a pen. Do you see it?"
     asked += [f"{before} {after}" for before, after in pairwise(rough_sentences(reply)) if after.endswith("?")]
     # What is withheld has a name, or is read off the sentences of the problem that state it.
-    withheld, messages = named or row.hidden_sentences, said_by(row.prompt, "user")
-    about = {read_question(question, withheld, messages, named=bool(named), ask=row.ask)[0] for question in asked}
+    withheld, messages = named or (row.fact.reveal,), said_by(row.prompt, "user")
+    about = {read_question(question, withheld, messages, named=bool(named), ask=row.fact.ask)[0] for question in asked}
     if "withheld" in about or "anything" in about:
         return 1.0 if "withheld" in about else HALF
     return -1.0 if gives_up else 0.0
@@ -453,7 +453,7 @@ OF_ROW = ("id", "kind", "answer", "problem", "solution")
 """Columns that every prompt has, empty where its file has none."""
 
 
-def shared_columns(rows: Iterable[RlRow]) -> list[str]:
+def shared_columns(rows: Iterable[PromptRow]) -> list[str]:
     """Return the names of the columns that all prompts have for a reward function."""
     every = list(rows)
     own = [name for name in every[0].columns if all(name in row.columns for row in every)]

@@ -16,20 +16,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.sections import SimulatorSection
 from nextturn.data_builders.simulators import open_simulator
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.data.messages import Message, after_thinking
 from nextturn.probe.engines.base import Completion, Request, collect, item_seed
 from nextturn.probe.engines.hf import HfEngine, live_model
-from nextturn.probe.questions.simulation import Simulator, UserRequest
+from nextturn.probe.questions.simulation import PromptRow, Simulator, UserRequest
 from nextturn.probe.text.chat import Chat
 from nextturn.train.rewards import Sample
 from nextturn.train.sections import RolloutSection, check_sampling
 
 
-def make_rollout(section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], seed: int) -> RolloutFunction:
+def make_rollout(section: RolloutSection, chat: Chat, rows: Mapping[str, PromptRow], seed: int) -> RolloutFunction:
     """Return the `rollout_func` for a trainer of `train.overrides.RolloutTrainer`.
 
     Args:
@@ -50,7 +49,7 @@ class RolloutFunction:
 
     section: RolloutSection
     chat: Chat
-    rows: Mapping[str, RlRow]
+    rows: Mapping[str, PromptRow]
     simulator: Simulator
     seed: int
     close: Callable[[], None]
@@ -209,7 +208,7 @@ class Rollout:
         log_probs: [C], 0.0 where the mask is 0 (as trl fills them; masked before they count); empty if the engine has none.
     """
 
-    row: RlRow
+    row: PromptRow
     seed: int
     prompt_ids: tuple[int, ...]
     completion_ids: list[int] = field(default_factory=list)
@@ -253,7 +252,7 @@ class OpenConversation:
         tokens: Tokens of the policy's turns so far, turn ends included.
     """
 
-    row: RlRow
+    row: PromptRow
     messages: list[Message]
     seed: int
     tokens: int = 0
@@ -267,7 +266,7 @@ class OpenConversation:
     def request(self) -> UserRequest:
         """Return the request for the next user turn."""
         seed, start = item_seed(self.seed, "user"), len(self.row.prompt)
-        return UserRequest(self.row.intent, tuple(self.messages), seed, start)
+        return UserRequest(self.row, tuple(self.messages), seed, start)
 
     def add_turn(self, turn: Completion, complete: bool) -> None:
         """Add a turn of the policy without its thoughts, which users and rewards do not see; an incomplete turn ends the conversation."""

@@ -41,7 +41,7 @@ def mark_complete(folder: Path, step: int, launch: dict[str, int] | None = None)
     write_json(folder / MARKER, {"schema": SCHEMA, "step": step, **saved_by, "files": sizes})
 
 
-def is_complete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
+def why_incomplete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
     """Return None for a complete checkpoint, else the reason why it is not complete.
 
     Args:
@@ -83,7 +83,7 @@ def newest_complete(run_dir: Path) -> tuple[Path | None, list[tuple[Path, str]]]
     """Return the newest complete checkpoint of a run, or None, and the newer checkpoints, each with its reason."""
     skipped: list[tuple[Path, str]] = []
     for _, folder in list_checkpoints(run_dir):
-        reason = is_complete(folder)
+        reason = why_incomplete(folder)
         if reason is None:
             return folder, skipped
         skipped.append((folder, reason))
@@ -115,7 +115,7 @@ def keep(checkpoint: Path, kept: Path) -> None:
     try:
         state = shutil.ignore_patterns(*(f"{name}*" for name in _TRAINING_STATE))
         shutil.copytree(checkpoint, making, ignore=state, copy_function=_link)
-        if (reason := is_complete(making, _TRAINING_STATE)) is not None:
+        if (reason := why_incomplete(making, _TRAINING_STATE)) is not None:
             raise FileNotFoundError(f"{checkpoint} was deleted meanwhile: {reason}")
         shutil.rmtree(kept, ignore_errors=True)
         making.rename(kept)

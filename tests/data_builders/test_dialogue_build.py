@@ -186,7 +186,7 @@ from nextturn.probe.questions.simulation import UserTurn
 
 class Vague:
     def turns(self, requests):
-        return [UserTurn(f"well, {request.intent.reveal.split()[0]}" if request.intent.reveal else "") for request in requests]
+        return [UserTurn(f"well, {request.row.fact.reveal.split()[0]}" if request.row.fact.reveal else "") for request in requests]
 """
 
 

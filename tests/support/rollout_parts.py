@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import nextturn.train.rollouts
-from nextturn.data_builders.rows import RlRow
 from nextturn.probe.engines.base import Completion, Request
 from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
-from nextturn.probe.questions.simulation import UserRequest, UserTurn
+from nextturn.probe.questions.simulation import PromptRow, UserRequest, UserTurn
 from nextturn.probe.text.chat import Chat
 from nextturn.train.rollouts import RolloutFunction
 from nextturn.train.sections import RolloutSection
+from support.conversations import prompt_row
 
 QUESTION = "Ann has some bags with 4 apples each. How many apples are there?"
 
 
-def row(name: str = "a", question: str = QUESTION, **more: Any) -> RlRow:
+def row(name: str = "a", question: str = QUESTION, **more: Any) -> PromptRow:
     told: dict[str, Any] = {
         "hidden": ("3",), "clause": "how many bags Ann has", "thing": "the number of bags",
         "reveal": "Ann has 3 bags.", "short": "3 bags", "answer": "12", "solution": "3 * 4 = 12",
         "problem": "Ann has 3 bags with 4 apples each. How many apples are there?",
     }  # fmt: skip
     prompt = ({"role": "user", "content": question},)
-    return RlRow(id=name, kind="underspecified", turn=0, prompt=prompt, **{**told, **more})
+    return prompt_row(id=name, kind="underspecified", turn=0, prompt=prompt, **{**told, **more})
 
 
 ROWS = {

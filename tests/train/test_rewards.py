@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from nextturn.data_builders.rows import RlRow
-from nextturn.data_builders.tasks import Gap
+from nextturn.probe.questions.simulation import Fact, PromptRow
 from nextturn.probe.text import equality
 from nextturn.train.rewards import (
     NOTHING_PLAYED,
@@ -120,7 +119,9 @@ ASKING = [
 
 
 @pytest.mark.parametrize(("row", "reply", "value"), ASKING)
-def test_asking_is_right_where_something_is_missing_and_only_there(row: RlRow, reply: str, value: float | None) -> None:
+def test_asking_is_right_where_something_is_missing_and_only_there(
+    row: PromptRow, reply: str, value: float | None
+) -> None:
     assert asking(sample(reply, row=row)) == Score(value, "" if value is not None else "undecided")
 
 
@@ -145,7 +146,7 @@ DISGUISES = {
 }
 
 
-def strategies(gap: Gap, solved: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+def strategies(gap: Fact, solved: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """Return what policies that always do the same make of a row with missing information, and of the whole problem."""
     asks, answers = (gap.ask, gap.reveal, solved), (solved,)
     only_asks = (gap.ask, gap.reveal, gap.ask)

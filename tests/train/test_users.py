@@ -57,7 +57,7 @@ def test_the_points_of_a_conversation_and_what_its_user_did() -> None:
     assert [point.request.messages for point in points] == [talk[:2], talk, (talk[0], NOT_ASKING)]
     assert [point.real for point in points] == [UserTurn("three, sorry"), UserTurn(ended=True), None]
     assert [point.fact for point in points] == [{3.0}, set(), {3.0}]
-    assert points[0].request.intent.ask == "How many bags does Ann have?"
+    assert points[0].request.row.fact.ask == "How many bags does Ann have?"
     assert not any(point.fact for point in points_of({**WITHHELD, "reveal": "Ann has blue bags."}, 0)), "no number"
     assert [len(list(points_of({**WITHHELD, "reveal": text}, 0))) for text in ("", "9 bags")] == [2, 2], "never said"
 
