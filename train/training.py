@@ -27,7 +27,7 @@ from nextturn.probe.command.files import (
     write_atomic,
     write_json,
 )
-from nextturn.probe.command.recipe import recipe_dict
+from nextturn.probe.command.recipe import Differs, may_differ, recipe_dict
 from nextturn.probe.command.terminal import is_main_process, say, visible
 from nextturn.probe.models.checkpoints import finish_run, finished, list_checkpoints, newest_complete
 from nextturn.probe.models.folders import load_chat, resolve
@@ -308,17 +308,6 @@ def _metadata_of(card: Path) -> dict[str, Any]:
         return {}
 
 
-# What may differ when a run is resumed: it changes what is kept or shown, or how servers are asked, not what is computed.
-_SERVED = ("server.urls", "server.concurrency", "server.timeout_s", "server.max_wait_s")
-_FREE = (
-    *("tracking.", "train.logging_", "train.save_total_limit", "train.disable_tqdm"),
-    *("model.fallback", "probe.batch_tokens", "probe.user_model"),
-    *("train.ddp_timeout", "train.dataloader_num_workers", "train.push_to_hub", "train.hub_"),
-    *("reward.max_failed", "reward.timeout_s", "reward.judge_timeout_s", "reward.workers", "train.vllm_server_"),
-    *(f"{role}.{key}" for role in ("rollout.simulator", "reward.judge") for key in _SERVED),
-)
-
-
 def already_finished(recipe: TrainRecipe) -> bool:
     """Return True if the recipe's run directory holds a finished run of it, as process 0 sees the directory.
 
@@ -334,7 +323,8 @@ def _already_finished(recipe: TrainRecipe) -> bool:
     run_dir = Path(recipe.arguments["output_dir"])
     if (run_dir / "recipe.json").is_file():
         # If the recipe states a step's rows, how many of them a process takes at once changes memory only.
-        free = (*_FREE, "train.per_device_train_batch_size") if recipe.rows_per_step else _FREE
+        free = may_differ(type(recipe), Differs.FREELY)
+        free += ("train.per_device_train_batch_size",) if recipe.rows_per_step else ()
         try:
             refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
         except SettingsChanged as error:

@@ -14,6 +14,7 @@ import re
 import sys
 import typing
 from collections.abc import Iterator, Sequence
+from enum import Enum, auto
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -30,6 +31,21 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Differs(Enum):
+    """A mark on a key (`Annotated[int, Differs.FREELY]`): where the key may differ. A key without a mark identifies its run."""
+
+    FREELY = auto()
+    """In a run, probe or build that is resumed: it changes speed, place or what is shown, and nothing that is computed."""
+    IN_PROBES = auto()
+    """In a probe that is resumed: it changes no figure, or a hash or version in the probe's settings stands for it."""
+    COMPARED = auto()
+    """Between probes that are compared: it decides which figures there are, not what each of them is."""
+    IN_BUILDS = auto()
+    """In a build that is resumed: another program runs the same model."""
+    AFTER_BUILDS = auto()
+    """Between a finished build and the recipe that names it for training, which does not repeat the options of the build."""
 
 
 class RecipeSection(BaseModel):
@@ -142,6 +158,22 @@ def recipe_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
         if section := section_of(field.annotation):
             named = ".NAME" if typing.get_origin(field.annotation) is dict else ""
             yield from recipe_keys(section, f"{prefix}{name}{named}.")
+
+
+def may_differ(cls: type[BaseModel], *where: Differs) -> tuple[str, ...]:
+    """Return the dotted keys that have one of these marks."""
+    return tuple(key for key, field in recipe_keys(cls) if any(mark in field.metadata for mark in where))
+
+
+def identifying(section: BaseModel, *where: Differs) -> dict[str, Any]:
+    """Return a recipe or section as plain data, without the keys that have one of these marks."""
+    plain = recipe_dict(section)
+    for name, field in type(section).model_fields.items():
+        if any(mark in field.metadata for mark in where):
+            plain.pop(name, None)
+        elif isinstance(below := getattr(section, name), RecipeSection):
+            plain[name] = identifying(below, *where)
+    return plain
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
