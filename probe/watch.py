@@ -24,6 +24,7 @@ from nextturn.probe.command.errors import BadInput, NextturnError
 from nextturn.probe.command.files import only_process, read_json, remove_unfinished
 from nextturn.probe.command.terminal import say, say_once
 from nextturn.probe.models.checkpoints import (
+    INPUTS,
     KEPT,
     finished,
     is_complete,
@@ -186,9 +187,10 @@ class Watcher:
 
         say(f"measures {name}")
         try:
-            model = resolve(str(source) if step else self.recipe["model"]["name"])
-            if step:  # named by the path that training gave it
-                model = replace(model, name=str(Path(self.recipe["train"]["output_dir"]) / f"checkpoint-{step}"))
+            place, name_of = (
+                (source, Path(self.recipe["train"]["output_dir"]) / f"checkpoint-{step}") if step else self._base()
+            )
+            model = replace(resolve(str(place)), name=str(name_of))  # as training names it
             measure_folder(model, self.probe, self.sets, self.folder / name, name, self.device, step=step, check=check)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one checkpoint must not stop the others
             if saved_at(source) != saved:
@@ -202,6 +204,13 @@ class Watcher:
             return
         self._compare()
         self._track()
+
+    def _base(self) -> tuple[Path | str, str]:
+        """Return the place of the base and its name: the recorded checkpoint, if this machine has it."""
+        name: str = self.recipe["model"]["name"]
+        inputs = self.run_dir / INPUTS
+        recorded = Path(read_json(inputs)["model"]["path"] if inputs.is_file() else name)
+        return (recorded if recorded.is_dir() else name), name
 
     def _compare(self) -> None:
         from nextturn.probe.compare import compare

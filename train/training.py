@@ -1,7 +1,7 @@
 """Run a stage around its trainer: the command, the input, the run directory, guards and probes, the model card.
 
 A stage makes a `Run`, then its rows, then its trainer. `Run.train` trains from the beginning or from a checkpoint. Files of
-a run directory, in the order in which they are written: user_model.json of a user model, recipe.json, checkpoints and probes,
+a run directory, in the order in which they are written: user_model.json of a user model, inputs.json, recipe.json, checkpoints and probes,
 README.md, finished.json.
 """
 
@@ -29,7 +29,8 @@ from nextturn.probe.command.files import (
 )
 from nextturn.probe.command.recipe import Differs, may_differ, recipe_dict
 from nextturn.probe.command.terminal import is_main_process, say, visible
-from nextturn.probe.models.checkpoints import finish_run, finished, list_checkpoints, newest_complete
+from nextturn.probe.data.tables import located
+from nextturn.probe.models.checkpoints import finish_run, finished, newest_complete
 from nextturn.probe.models.folders import load_chat, resolve
 from nextturn.probe.models.user_model import (
     USER_MODEL,
@@ -41,9 +42,10 @@ from nextturn.probe.models.user_model import (
 from nextturn.probe.models.weights import sha256_of_seen
 from nextturn.probe.report.tracking import check_tracker, start_tracking
 from nextturn.probe.text.chat import Message
+from nextturn.train import inputs
 from nextturn.train.policy import held_in, load_policy, policy_folder, zero_in_force
 from nextturn.train.resume import choose_resume, mark_checkpoints, remove_incomplete, this_launch
-from nextturn.train.sections import LOADERS, TrainRecipe, fitted
+from nextturn.train.sections import LOADERS, GrpoRecipe, TrainRecipe, fitted
 from nextturn.train.setup import (
     check_shared,
     dtype_here,
@@ -113,35 +115,39 @@ class Run:
         self.run_dir = Path(recipe.arguments["output_dir"])
         self.pushes = bool(recipe.arguments.get("push_to_hub"))
         self.sets: list[LoadedSet] = []
+        self.inputs: inputs.Inputs = {}
         check_tracker(recipe.tracking)
         trains_on_gpus(fitted(recipe))
-        self.data, hashes = on_main_process("prepare the model and the data", self._prepare)
+        self.data, self.inputs, hashes = on_main_process("prepare the model and the data", self._prepare)
         sha256_of_seen.update(hashes)  # so that the other processes need not read all weights again
-        self.folder = policy_folder(recipe.model)
+        self.folder = policy_folder(recipe.model, Path(self.inputs["model"]["path"]))
         self.chat = load_chat(self.folder, recipe.data.switches)
         self.tokenizer = self.chat.tokenizer
         self.checkpoint: Path | None = None
         self._alone = ExitStack()
 
-    def _prepare(self) -> tuple[Path, dict[Any, str]]:
-        from nextturn.probe.data.tables import located
+    def _prepare(self) -> tuple[Path, inputs.Inputs, dict[Any, str]]:
         from nextturn.train.encoding import data_path  # which needs numpy, and a recipe is read without it
         from nextturn.train.probing import sets_to_probe
 
-        policy_folder(self.recipe.model)
+        known = inputs.recorded(self.run_dir)
+        folder = inputs.find_model(self.recipe.model.name, "model", self.run_dir, known, self.inputs)
+        policy_folder(self.recipe.model, folder.path)
+        if isinstance(self.recipe, GrpoRecipe):
+            inputs.add_simulator(self.recipe.rollout.simulator, self.run_dir, known, self.inputs)
         if self.pushes:
             from nextturn.train.push import create_repository
 
             create_repository(self.recipe.arguments, self.run_dir)
         if (probe := self.recipe.probe) and probe.when != "never":  # the base is measured, too
-            refuse_user_model(resolve(self.recipe.model.name).path, probe.user_model)
+            refuse_user_model(folder.path, probe.user_model)
         # A set that cannot be downloaded ends the run before the data is built.
         sets_to_probe(self.recipe.probe, self.run_dir, before_build=True)
         data = data_path(self.recipe.data.path, self.recipe.data.recipe)
         if validation := getattr(self.recipe.data, "validation", None):
             located(validation, "data.validation")
         self.sets = sets_to_probe(self.recipe.probe, self.run_dir)
-        return data, sha256_of_seen
+        return data, self.inputs, sha256_of_seen
 
     def warn_of_probed(self, conversations: Iterable[Sequence[Message]]) -> None:
         """Warn if questions of the inline probe occur in the training data. Prints on process 0."""
@@ -175,10 +181,20 @@ class Run:
         if self.recipe.probe is None or self.recipe.probe.when != "watch":  # a watcher writes here, too
             remove_unfinished(self.run_dir)  # temporary files of a killed run
         checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
+        validation = getattr(self.recipe.data, "validation", None)
+        inputs.add_data(self.inputs, self.recipe, self.data, validation and located(validation, "data.validation"))
         if user_model is not None:
             mark_user_model(self.run_dir, user_model)  # before recipe.json, for which a watcher waits
         elif checkpoint is None:
             (self.run_dir / USER_MODEL).unlink(missing_ok=True)  # of an earlier run that did nothing yet
+        known = inputs.recorded(self.run_dir)
+        if checkpoint is not None and known:
+            inputs.refuse_changed(self.run_dir, known, self.inputs)
+        elif checkpoint is not None:
+            say("note: an earlier version began this run and recorded no inputs; those of now are recorded")
+        inputs.write_inputs(self.run_dir, self.inputs)
+        for kind in self.inputs.keys() & {"model", "simulator"}:
+            inputs.keep_base(resolve(self.inputs[kind]["path"]), self.run_dir)
         # A run that did nothing yet has nothing that other settings could mix with.
         if checkpoint is None or not (self.run_dir / "recipe.json").is_file():
             write_json(self.run_dir / "recipe.json", recipe_dict(self.recipe))
@@ -329,7 +345,7 @@ def _already_finished(recipe: TrainRecipe) -> bool:
             refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
         except SettingsChanged as error:
             newest, _ = newest_complete(run_dir)
-            if not (list_checkpoints(run_dir) or finished(run_dir) or (run_dir / "probe").exists()):
+            if not inputs.has_begun(run_dir):
                 say(
                     f"{run_dir}: the earlier run here has other settings and did nothing yet; training starts from the beginning"
                 )

@@ -19,6 +19,8 @@ SCHEMA = 1
 MARKER = "complete.json"
 STATE = "trainer_state.json"
 FINISHED = "finished.json"
+INPUTS = "inputs.json"
+"""In a run directory: the checkpoint of the base, and what identifies it and the data (train/inputs.py)."""
 ASIDE = "set-aside-"
 KEPT = ".kept"
 """The folder in RUN_DIR/probe with models of checkpoints that `probe watch` has not measured yet."""
