@@ -30,7 +30,7 @@ from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.written import FILE, only_talk, written
 from nextturn.probe.command import files
 from nextturn.probe.command.errors import BadInput, DataError, SetOutOfReach
-from nextturn.probe.command.recipe import Differs, may_differ
+from nextturn.probe.command.recipe import Mark, may_differ
 from nextturn.probe.command.terminal import say
 from nextturn.probe.questions.sets import PACKAGED
 
@@ -69,7 +69,7 @@ def finished(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     inputs = before["inputs"].items()
     hashes = {name: files.sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
     now = {**shaping(recipe), "inputs": hashes}
-    _refuse_changes(out, before, now, *([Differs.AFTER_BUILDS] if elsewhere else []))
+    _refuse_changes(out, before, now, *([Mark.AFTER_BUILDS] if elsewhere else []))
     for line in files.differences(before, now):
         say(f"{out}: using the finished build there, although its recipe differs: {line}")
     shutil.rmtree(out / WORK, ignore_errors=True)  # left by a build that was killed at its very end
@@ -364,8 +364,8 @@ def settings_of(out: Path) -> dict[str, Any]:
     return settings
 
 
-def _refuse_changes(out: Path, before: dict[str, Any], now: dict[str, Any], *where: Differs) -> None:
-    free = may_differ(DataRecipe, Differs.IN_BUILDS, *where)
+def _refuse_changes(out: Path, before: dict[str, Any], now: dict[str, Any], *where: Mark) -> None:
+    free = may_differ(DataRecipe, Mark.IN_BUILDS, *where)
     engines = {((settings.get("dialogue") or {}).get("simulator") or {}).get("engine") for settings in (before, now)}
     if engines <= {"hf", "vllm"}:  # other simulators may differ in nothing but this key
         free += ("dialogue.simulator.engine",)

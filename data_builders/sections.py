@@ -15,16 +15,7 @@ from pydantic import Field
 
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.files import sha256_file
-from nextturn.probe.command.recipe import (
-    Count,
-    Differs,
-    RecipeSection,
-    Share,
-    Weight,
-    identifying,
-    load_recipe,
-    read_yaml,
-)
+from nextturn.probe.command.recipe import Count, Mark, RecipeSection, Share, Weight, load_recipe, read_yaml, recipe_dict
 from nextturn.probe.command.sections import ServerSection, TemplateSection, VllmSection
 
 
@@ -47,7 +38,7 @@ class Source(RecipeSection):
 
     kind: ProblemKind | Literal["written"]
     """gsm8k or math, a JSONL file, or the packaged conversations (written)."""
-    path: Annotated[str | None, Differs.AFTER_BUILDS] = None
+    path: Annotated[str | None, Mark.AFTER_BUILDS] = None
     """File with the problems; default for gsm8k and math: the train split, fetched from the hub."""
     n: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Number of problems; more than a file holds repeat it with other wording."""
@@ -124,7 +115,7 @@ ROLES: tuple[Role, ...] = ("assistant", "simulator")
 class RoleSection(TemplateSection):
     """A model in a role: behind OpenAI-compatible servers, or in this process."""
 
-    engine: Annotated[Literal["openai", "hf", "vllm"], Differs.IN_BUILDS] = "openai"
+    engine: Annotated[Literal["openai", "hf", "vllm"], Mark.IN_BUILDS] = "openai"
     """Servers, or transformers or vLLM in this process."""
     server: ServerSection | None = None
     """For openai, with `model`; `max_tokens` below replaces its own limit, and roles with equal `urls` share their concurrency."""
@@ -136,9 +127,9 @@ class RoleSection(TemplateSection):
     """Tokens of a reply at most, thinking included; a reply that reaches the limit is sampled again."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the weights; auto: the checkpoint's own."""
-    batch_tokens: Annotated[int | None, Differs.FREELY] = None
+    batch_tokens: Annotated[int | None, Mark.FREE] = None
     """Tokens in one batch of the engine hf; default: what fits in the free GPU memory, 16,384 on a CPU."""
-    vllm: Annotated[VllmSection, Differs.FREELY] = VllmSection()
+    vllm: Annotated[VllmSection, Mark.FREE] = VllmSection()
     """Settings of the engine vllm."""
 
     def check_keys(self) -> None:
@@ -167,7 +158,7 @@ class SimulatorSection(RoleSection):
     """scripted: rules; openai, hf or vllm: a prompted model; adapter: a user model; MODULE:CLASS: a class of one's own."""
     model: str | None = None
     """For hf and vllm: a hub id or folder; for adapter: the folder of a run with `data.loss_on: user`."""
-    runs_on: Annotated[Literal["hf", "vllm", "openai"], Differs.IN_BUILDS] = "hf"
+    runs_on: Annotated[Literal["hf", "vllm", "openai"], Mark.IN_BUILDS] = "hf"
     """For adapter: transformers or vLLM in this process, or a server with completions (`server`)."""
     fallback: Literal["scripted"] | None = None
     """For adapter: what writes the user turns while the folder of the user model does not exist; default: that is an error."""
@@ -211,7 +202,7 @@ class Dialogue(RecipeSection):
 
     policy: RoleSection
     """The model that is trained later: it solves the problems, asks for missing facts and replies to the user."""
-    simulator: Annotated[SimulatorSection, Differs.AFTER_BUILDS] = SimulatorSection()
+    simulator: Annotated[SimulatorSection, Mark.AFTER_BUILDS] = SimulatorSection()
     """The simulated user."""
     withheld: Share = 0.3
     """Share of solved problems that also give a conversation whose first message lacks a needed fact, where one is found."""
@@ -223,7 +214,7 @@ class Dialogue(RecipeSection):
     """Attempts to solve a problem or to reply, and attempts without the withheld fact for each attempt that solving it took."""
     few_shot: Annotated[int, Field(ge=0, le=2)] = 0
     """Examples before the prompts for the withheld fact; small models need them."""
-    least_solved: Annotated[Share, Differs.FREELY] = 0.02
+    least_solved: Annotated[Share, Mark.FREE] = 0.02
     """Share of solved problems in the first shard below which the build stops: conversations need solutions."""
 
     @property
@@ -244,7 +235,7 @@ class Quality(RecipeSection):
     """Share of common word runs (Jaccard, by MinHash) from which two conversations of one kind are duplicates; null: no test."""
     max_same_wording: Annotated[float, Field(gt=0, le=1)] = 0.02
     """Share of all rows that may be equal except for numbers and names."""
-    max_giveaway: Annotated[float, Field(ge=0.5, le=1), Differs.FREELY] = 0.8
+    max_giveaway: Annotated[float, Field(ge=0.5, le=1), Mark.FREE] = 0.8
     """AUC with which the first message's wording may tell incomplete problems; above it the build fails; 1: no limit."""
 
 
@@ -281,7 +272,7 @@ class Replay(RecipeSection):
 class Preferences(RecipeSection):
     """Pairs of replies for DPO."""
 
-    model: Annotated[RoleSection | None, Differs.AFTER_BUILDS] = None
+    model: Annotated[RoleSection | None, Mark.AFTER_BUILDS] = None
     """Writes the rejected replies, meant to be the model to train; default: those of the conversations."""
     tries: Count = 4
     """Attempts to sample a reply of the rejected kind; then the conversation's own is used."""
@@ -290,7 +281,7 @@ class Preferences(RecipeSection):
 class Output(RecipeSection):
     """Where the data are written."""
 
-    path: Annotated[str, Differs.FREELY]
+    path: Annotated[str, Mark.FREE]
     """The output folder."""
     shard_size: Count = 500
     """Problems in a shard; a build that is stopped resumes after the last whole shard."""
@@ -369,7 +360,7 @@ def load_data_recipe(path: Path, overrides: Sequence[str] = ()) -> DataRecipe:
 
 def shaping(recipe: DataRecipe) -> dict[str, Any]:
     """Return the settings that identify a build: not where it is written or how a model is run."""
-    kept = identifying(recipe, Differs.FREELY)
+    kept = recipe_dict(recipe, Mark.FREE)
     for name in [key for key in kept if key.startswith("sharded")]:  # builds from before these keys stay usable
         if not recipe.sharded or kept[name] == DataRecipe.model_fields[name].default:
             del kept[name]
@@ -394,7 +385,7 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
 def _role_shaping(section: RoleSection | None) -> dict[str, Any] | None:
     if section is None:
         return None
-    kept = identifying(section, Differs.FREELY)
+    kept = recipe_dict(section, Mark.FREE)
     if (server := kept.pop("server")) is None:
         return kept
     del kept["dtype"]

@@ -86,6 +86,7 @@ class ProbeCallback(TrainerCallback):
     ) -> None:
         self.probe = _section(sets, keys)
         self.trainer, self.every, self.out = trainer, every, Path(out) if out else None
+        self.chat: Chat | None = None  # default: with the trainer's tokenizer
         self.results: dict[str, dict[str, Any]] = {}
         self.sets: Sequence[LoadedSet] = load_sets(self.probe)  # a wrong set ends the script before training begins
 
@@ -111,7 +112,7 @@ class ProbeCallback(TrainerCallback):
         ranks, step = PartialState(), state.global_step
         if self.trainer is None and (ranks.num_processes > 1 or args.deepspeed):
             raise BadInput("ProbeCallback: with several processes or DeepSpeed it needs the trainer: trainer=trainer")
-        chat = self.chat_of(model, processing_class)
+        chat = self.chat or Chat(processing_class, self.probe.switches, ends_of(model))
         folder = (self.out or Path(args.output_dir) / "probe") / (f"step-{step}" if step else "base")
         ranks.wait_for_everyone()
         with ExitStack() as stack:
@@ -127,10 +128,6 @@ class ProbeCallback(TrainerCallback):
             self.report(args, state, control, folder)
         # The next step's collectives may be of a group whose time limit is shorter than `ddp_timeout`: DeepSpeed's own.
         ranks.wait_for_everyone()
-
-    def chat_of(self, model: Any, tokenizer: Any) -> Chat:
-        """Return the chat that renders the prompts."""
-        return Chat(tokenizer, self.probe.switches, ends_of(model))
 
     @contextmanager
     def opened(self, model: Any, chat: Chat) -> Iterator[tuple[Any, Engine, str]]:

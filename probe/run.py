@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from nextturn.probe.command.errors import BadInput, CannotScore, DataError, SetOutOfReach
 from nextturn.probe.command.files import only_process, read_json, refuse_changes, remove_unfinished, sha256_text
-from nextturn.probe.command.recipe import Differs, identifying, load_named
+from nextturn.probe.command.recipe import Mark, load_named, recipe_dict
 from nextturn.probe.command.sections import BY_JUDGE, Measure, ProbeSection, ServerSection, SetSection
 from nextturn.probe.command.terminal import collected, say, say_once, visible
 from nextturn.probe.data.messages import Message, assistant, user
@@ -548,7 +548,7 @@ def settings_of(
     probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: str, answer_judge: AnswerJudge | None = None
 ) -> dict[str, Any]:
     """Return the settings by which a run is compared and resumed: all that can change a number, and the questions."""
-    kept = identifying(probe, Differs.FREELY, Differs.IN_PROBES)  # the judge's version stands for its name
+    kept = recipe_dict(probe, Mark.FREE, Mark.IN_PROBES)  # the judge's version stands for its name
     asked = {
         loaded.name: {
             "sha256": sets_hash([*loaded.items, *loaded.pairs]),

@@ -104,6 +104,8 @@ class Watcher:
         # Checkpoints may be stored in another dtype than their base, and all of them are compared.
         dtype = self.recipe["model"]["dtype"] if probe.dtype == "auto" else probe.dtype
         self.probe = probe.model_copy(update={"dtype": usable_dtype(dtype, device)})
+        inputs = run_dir / INPUTS  # which names the checkpoint that training started from
+        self.base: str = read_json(inputs)["model"]["path"] if inputs.is_file() else self.recipe["model"]["name"]
         self.failed: dict[int, str] = {}
         self._looked_at = 0.0
 
@@ -187,10 +189,9 @@ class Watcher:
 
         say(f"measures {name}")
         try:
-            place, name_of = (
-                (source, Path(self.recipe["train"]["output_dir"]) / f"checkpoint-{step}") if step else self._base()
-            )
-            model = replace(resolve(str(place)), name=str(name_of))  # as training names it
+            model = resolve(str(source) if step else self.base)
+            in_run = Path(self.recipe["train"]["output_dir"]) / f"checkpoint-{step}"
+            model = replace(model, name=str(in_run) if step else self.recipe["model"]["name"])  # as training names it
             measure_folder(model, self.probe, self.sets, self.folder / name, name, self.device, step=step, check=check)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one checkpoint must not stop the others
             if saved_at(source) != saved:
@@ -204,13 +205,6 @@ class Watcher:
             return
         self._compare()
         self._track()
-
-    def _base(self) -> tuple[Path | str, str]:
-        """Return the place of the base and its name: the recorded checkpoint, if this machine has it."""
-        name: str = self.recipe["model"]["name"]
-        inputs = self.run_dir / INPUTS
-        recorded = Path(read_json(inputs)["model"]["path"] if inputs.is_file() else name)
-        return (recorded if recorded.is_dir() else name), name
 
     def _compare(self) -> None:
         from nextturn.probe.compare import compare

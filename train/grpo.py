@@ -47,7 +47,6 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from nextturn.data_builders.rows import load_rl_rows
     from nextturn.train.colocated import colocated_settings
     from nextturn.train.encoding import check_columns, choose_prompts, prompt_dataset, tellable
-    from nextturn.train.inputs import recorded_simulator
     from nextturn.train.overrides import RolloutTrainer, vllm_settings
     from nextturn.train.policy import new_adapter
     from nextturn.train.probing import asks_vllm
@@ -72,9 +71,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     # parts, or leaves the sample out if a required part fails. trl computes advantages within each group.
     with (
         closing(Rewards(recipe.reward, args.seed, shared_columns(prompts.every.values()))) as rewards,
-        closing(
-            make_rollout(recorded_simulator(recipe.rollout, run.inputs), run.chat, prompts.every, args.seed)
-        ) as rollout,
+        closing(make_rollout(recipe.rollout, run.chat, prompts.every, args.seed)) as rollout,
     ):
         reward = ComposedReward(
             rewards, args.num_generations, recipe.reward.max_failed, prompts.held_out, run.run_dir / "samples"

@@ -21,12 +21,13 @@ from nextturn.probe.data.tables import is_saved, sha256_of
 from nextturn.probe.models.checkpoints import INPUTS, MARKER, finished, list_checkpoints
 from nextturn.probe.models.folders import ModelFolder, fingerprint, resolve
 from nextturn.probe.models.weights import sha256_of_seen
-from nextturn.train.sections import DpoRecipe, GrpoRecipe, RolloutSection, SftRecipe, TrainRecipe
+from nextturn.train.sections import DpoRecipe, GrpoRecipe, SftRecipe, TrainRecipe
 
 Inputs = dict[str, dict[str, Any]]
 """By kind (model, data, validation, simulator): where the input is (`path`), and the hashes and versions that identify it."""
 BASE_OF = "base_of.json"
 _VIEWS: dict[type[TrainRecipe], str] = {SftRecipe: "sft", DpoRecipe: "preference", GrpoRecipe: "rl"}
+_Rows = Sequence[Mapping[str, list[int]]]
 
 
 def has_begun(run_dir: Path) -> bool:
@@ -46,19 +47,27 @@ def recorded(run_dir: Path) -> Inputs:
     return known
 
 
-def find_model(name: str, kind: str, run_dir: Path, known: Inputs, inputs: Inputs) -> ModelFolder:
-    """Return the model that a run uses, and add it to `inputs`: the recorded checkpoint, else the one that `name` stands for now.
+def write_inputs(run_dir: Path, inputs: Inputs) -> None:
+    """Write inputs.json, with the hashes of the files that were read."""
+    write_json(run_dir / INPUTS, {**inputs, "files": [[*key, sha256] for key, sha256 in sha256_of_seen.items()]})
+
+
+def find_base(name: str, run_dir: Path, known: Inputs) -> tuple[ModelFolder, dict[str, Any]]:
+    """Return the model that a run starts from, and what identifies it: the recorded one, else the one that `name` stands for now.
 
     Raises:
         ModelError: There is no such model.
-        SettingsChanged: The recorded checkpoint is gone, or has other weights.
+        SettingsChanged: The recorded model is gone, or has other weights.
     """
-    folder = _recorded_model(known[kind], name) if kind in known else resolve(name)
+    folder = _recorded_model(known["model"], name) if known else resolve(name)
     if folder is None:
-        raise _changed(run_dir, kind, known[kind]["path"], "is gone or has other weights now")
-    inputs[kind] = {"path": str(folder.path), "sha256": fingerprint(folder)}
-    say(f"{kind:<9} {folder.path}, {inputs[kind]['sha256'][:12]}{_state(folder.path)}")
-    return replace(folder, name=name)
+        raise _changed(run_dir, "model", known, "is gone or has other weights now")
+    sha256 = fingerprint(folder)
+    say(f"model     {folder.path}, {sha256[:12]}{_state(folder.path)}")
+    _keep_base(folder, run_dir)
+    # A run directory stands for one of its checkpoints. Other names, such as a hub id, hold on other machines, too.
+    place = str(folder.path) if folder.path.parent == Path(name).absolute() else name
+    return replace(folder, name=name), {"path": place, "sha256": sha256}
 
 
 def _recorded_model(known: dict[str, Any], name: str) -> ModelFolder | None:
@@ -71,42 +80,30 @@ def _recorded_model(known: dict[str, Any], name: str) -> ModelFolder | None:
 
 
 def _state(folder: Path) -> str:
-    """Return what a line about a run's checkpoint says of that run; "" for other folders."""
+    """Return the end of a line about a checkpoint: how far its run came; "" for other folders."""
     if not (folder / MARKER).is_file():
         return ""
-    done, step = finished(folder.parent), read_json(folder / MARKER)["step"]
-    if done is None:
+    if (done := finished(folder.parent)) is None:
         return "; its run has not finished"
-    return (
-        "; the last checkpoint of a finished run" if done["step"] == step else f"; its run ended at step {done['step']}"
-    )
+    return f"; its run finished at step {done['step']}"
 
 
-def _changed(run_dir: Path, kind: str, path: object, how: str) -> SettingsChanged:
+def _changed(run_dir: Path, kind: str, known: Inputs, how: str) -> SettingsChanged:
     return SettingsChanged(
-        f"{run_dir}: the {kind} that this run was begun with, {path}, {how}; restore it, or begin another run with "
-        "--train.output_dir ANOTHER"
+        f"{run_dir}: the {kind} that this run was begun with, {known[kind]['path']}, {how}; restore it, or begin another run "
+        "with --train.output_dir ANOTHER"
     )
 
 
-def add_simulator(section: SimulatorSection, run_dir: Path, known: Inputs, inputs: Inputs) -> None:
-    """Add the simulated user to `inputs`: its name and version, and the weights of its model or the file of its class.
+def simulator_inputs(section: SimulatorSection) -> dict[str, Any]:
+    """Return what identifies a simulated user: its version, and the weights of its model or the file of its class.
 
     Raises:
-        BadInput: It cannot be used, see also `find_model`.
+        BadInput: It cannot be used.
     """
-    about = {"path": section.engine, "version": VERSION, **check_own_class(section, "rollout.simulator")}
-    if section.model is not None:
-        find_model(section.model, "simulator", run_dir, known, inputs)
-    inputs["simulator"] = about | inputs.get("simulator", {})
-
-
-def recorded_simulator(rollout: RolloutSection, inputs: Inputs) -> RolloutSection:
-    """Return the section with the checkpoint that `simulator.model` stands for in this run, if that is a run directory."""
-    name, place = rollout.simulator.model, Path(inputs["simulator"]["path"])
-    if name is None or not place.is_dir() or place.parent != Path(name).absolute():
-        return rollout
-    return rollout.model_copy(update={"simulator": rollout.simulator.model_copy(update={"model": str(place)})})
+    weights = {} if section.model is None else {"sha256": fingerprint(resolve(section.model))}
+    own_class = check_own_class(section, "rollout.simulator")
+    return {"path": section.model or section.engine, "version": VERSION, **weights, **own_class}
 
 
 def add_data(inputs: Inputs, recipe: TrainRecipe, data: Path, validation: Path | None) -> None:
@@ -119,20 +116,25 @@ def add_data(inputs: Inputs, recipe: TrainRecipe, data: Path, validation: Path |
 
 def refuse_changed(run_dir: Path, known: Inputs, now: Inputs) -> None:
     """Raise SettingsChanged if an input is not the recorded one. Where it lies may change."""
-    for kind, before in known.items():
-        if before | {"path": ""} != now.get(kind, {}) | {"path": ""}:
-            raise _changed(run_dir, kind, before["path"], "has changed since")
+    for kind in known:
+        if known[kind] | {"path": ""} != now.get(kind, {}) | {"path": ""}:
+            raise _changed(run_dir, kind, known, "has changed since")
 
 
-def write_inputs(run_dir: Path, inputs: Inputs) -> None:
-    """Write inputs.json, with the hashes of the files that were read."""
-    write_json(run_dir / INPUTS, {**inputs, "files": [[*key, sha256] for key, sha256 in sha256_of_seen.items()]})
+def check_validation(rows: _Rows, validation: _Rows) -> None:
+    """Warn of validation rows that are trained on, too. Raises DataError if all of them are."""
+    trained = {tuple(row["input_ids"]) for row in rows}
+    if shared := sum(tuple(row["input_ids"]) in trained for row in validation):
+        line = f"{shared} of {len(validation)} rows of data.validation are trained on, too"
+        if shared == len(validation):
+            raise DataError(f"{line}; name other conversations, or leave it out")
+        say(f"warning: {line}")
 
 
 # --- A checkpoint that another run starts from outlives the rotation of its own run (`save_total_limit`).
 
 
-def keep_base(folder: ModelFolder, run_dir: Path) -> None:
+def _keep_base(folder: ModelFolder, run_dir: Path) -> None:
     """Name a run in the checkpoints that it starts from: an adapter's, and that of its base."""
     for path in {folder.path, folder.whole}:
         if (path / MARKER).is_file() and str(run_dir.absolute()) not in (runs := _runs_on(path)):
@@ -149,19 +151,3 @@ def is_base(checkpoint: Path) -> bool:
 
 def _runs_on(checkpoint: Path) -> list[str]:
     return read_json(checkpoint / BASE_OF) if (checkpoint / BASE_OF).is_file() else []
-
-
-def check_validation(rows: Sequence[Mapping[str, list[int]]], validation: Sequence[Mapping[str, list[int]]]) -> None:
-    """Check that the validation rows are not those that are trained.
-
-    Raises:
-        DataError: All of them are.
-    """
-    trained = {tuple(row["input_ids"]) for row in rows}
-    shared = sum(tuple(row["input_ids"]) in trained for row in validation)
-    if shared and shared == len(validation):
-        raise DataError(
-            f"data.validation: all {shared} rows are trained on, too; name other conversations, or leave it out"
-        )
-    if shared:
-        say(f"warning: {shared} of {len(validation)} rows of data.validation are trained on, too")

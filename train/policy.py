@@ -18,19 +18,18 @@ ADAPTER = "default"
 """PEFT's name of the adapter that is trained. PEFT saves it in the checkpoint's own folder, any other in a subfolder."""
 
 
-def policy_folder(section: ModelSection, checkpoint: Path | None = None) -> ModelFolder:
+def policy_folder(section: ModelSection, place: str | None = None) -> ModelFolder:
     """Return the folder that training starts from, in which KL reference, vLLM and probe find the same weights.
 
     A LoRA checkpoint is merged into a folder of its own, once, unless its adapter is to be trained further.
 
     Args:
-        checkpoint: The folder that `section.name` stands for in this run. It may be in another node's cache.
+        place: The checkpoint, if `section.name` is a run directory.
 
     Raises:
         ModelError: There is no model under this name, or no adapter to continue.
     """
-    place = str(checkpoint) if checkpoint and checkpoint.is_dir() else section.name
-    folder = replace(resolve(place), name=section.name)
+    folder = replace(resolve(place or section.name), name=section.name)
     if section.continues_adapter:
         if folder.base is None:
             raise ModelError(f"model.lora.adapter: continue, but {section.name} is no LoRA checkpoint")

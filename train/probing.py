@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,30 +97,24 @@ def probe_checkpoints(
     trainer.add_callback(CheckpointProbe(trainer, probe, folder, chat, sets, dtype, check))
 
 
+@dataclass(eq=False)
 class CheckpointProbe(ProbeCallback):
     """A `ProbeCallback` whose models are folders: the base, and the checkpoints of the run. Arguments as of `probe_checkpoints`."""
 
-    def __init__(
-        self,
-        trainer: Any,
-        probe: ProbeSection,
-        folder: ModelFolder,
-        chat: Chat,
-        sets: Sequence[LoadedSet],
-        dtype: str,
-        check: Callable[[], None],
-    ) -> None:
-        self.trainer, self.probe, self.sets, self.every = trainer, probe, sets, None
-        self.folder, self.chat, self.dtype, self.check = folder, chat, dtype, check
-        self.run_dir = Path(trainer.args.output_dir)
-        self.out, self.comparison = self.run_dir / "probe", self.run_dir / "probe" / "comparison"
+    trainer: Any
+    probe: ProbeSection
+    folder: ModelFolder
+    chat: Chat
+    sets: Sequence[LoadedSet]
+    dtype: str
+    check: Callable[[], None]
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure the base, or in a resumed run the live weights of the checkpoint, whose probe a kill may have interrupted."""
-        self.measure(args, state, control, **kwargs)
+    def __post_init__(self) -> None:
+        self.every, self.out = None, None
+        self.run_dir = Path(self.trainer.args.output_dir)
 
-    def chat_of(self, model: Any, tokenizer: Any) -> Chat:
-        return self.chat
+    # The base, or in a resumed run the live weights of the checkpoint, whose probe a kill may have interrupted.
+    on_train_begin = ProbeCallback.on_save
 
     @contextmanager
     def opened(self, model: Any, chat: Chat) -> Iterator[tuple[Any, Engine, str]]:
@@ -142,9 +137,10 @@ class CheckpointProbe(ProbeCallback):
 
     def report(self, args: Any, state: Any, control: Any, folder: Path) -> None:
         """Compare the probes so far, and send the new one to the tracker."""
-        compare([self.run_dir], self.comparison)
-        say(f"{folder.name}: {headline_line(folder)}; {self.comparison / 'report.html'}")
-        track_probe(folder, self.comparison / "tradeoff.png")
+        comparison = self.run_dir / "probe" / "comparison"
+        compare([self.run_dir], comparison)
+        say(f"{folder.name}: {headline_line(folder)}; {comparison / 'report.html'}")
+        track_probe(folder, comparison / "tradeoff.png")
 
     def _take_over(self, info: ModelInfo, dtype: str, out: Path) -> None:
         """Copy the generations from the probe of the checkpoint that training starts from, if weights and dtype are equal.

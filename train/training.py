@@ -27,11 +27,11 @@ from nextturn.probe.command.files import (
     write_atomic,
     write_json,
 )
-from nextturn.probe.command.recipe import Differs, may_differ, recipe_dict
+from nextturn.probe.command.recipe import Mark, may_differ, recipe_dict
 from nextturn.probe.command.terminal import is_main_process, say, visible
 from nextturn.probe.data.tables import located
 from nextturn.probe.models.checkpoints import finish_run, finished, newest_complete
-from nextturn.probe.models.folders import load_chat, resolve
+from nextturn.probe.models.folders import load_chat
 from nextturn.probe.models.user_model import (
     USER_MODEL,
     UserModelInfo,
@@ -120,7 +120,7 @@ class Run:
         trains_on_gpus(fitted(recipe))
         self.data, self.inputs, hashes = on_main_process("prepare the model and the data", self._prepare)
         sha256_of_seen.update(hashes)  # so that the other processes need not read all weights again
-        self.folder = policy_folder(recipe.model, Path(self.inputs["model"]["path"]))
+        self.folder = policy_folder(recipe.model, self.inputs["model"]["path"])
         self.chat = load_chat(self.folder, recipe.data.switches)
         self.tokenizer = self.chat.tokenizer
         self.checkpoint: Path | None = None
@@ -131,10 +131,10 @@ class Run:
         from nextturn.train.probing import sets_to_probe
 
         known = inputs.recorded(self.run_dir)
-        folder = inputs.find_model(self.recipe.model.name, "model", self.run_dir, known, self.inputs)
-        policy_folder(self.recipe.model, folder.path)
+        folder, self.inputs["model"] = inputs.find_base(self.recipe.model.name, self.run_dir, known)
+        policy_folder(self.recipe.model, self.inputs["model"]["path"])
         if isinstance(self.recipe, GrpoRecipe):
-            inputs.add_simulator(self.recipe.rollout.simulator, self.run_dir, known, self.inputs)
+            self.inputs["simulator"] = inputs.simulator_inputs(self.recipe.rollout.simulator)
         if self.pushes:
             from nextturn.train.push import create_repository
 
@@ -193,8 +193,6 @@ class Run:
         elif checkpoint is not None:
             say("note: an earlier version began this run and recorded no inputs; those of now are recorded")
         inputs.write_inputs(self.run_dir, self.inputs)
-        for kind in self.inputs.keys() & {"model", "simulator"}:
-            inputs.keep_base(resolve(self.inputs[kind]["path"]), self.run_dir)
         # A run that did nothing yet has nothing that other settings could mix with.
         if checkpoint is None or not (self.run_dir / "recipe.json").is_file():
             write_json(self.run_dir / "recipe.json", recipe_dict(self.recipe))
@@ -339,7 +337,7 @@ def _already_finished(recipe: TrainRecipe) -> bool:
     run_dir = Path(recipe.arguments["output_dir"])
     if (run_dir / "recipe.json").is_file():
         # If the recipe states a step's rows, how many of them a process takes at once changes memory only.
-        free = may_differ(type(recipe), Differs.FREELY)
+        free = may_differ(type(recipe), Mark.FREE)
         free += ("train.per_device_train_batch_size",) if recipe.rows_per_step else ()
         try:
             refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)

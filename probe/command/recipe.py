@@ -33,10 +33,10 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Differs(Enum):
-    """A mark on a key (`Annotated[int, Differs.FREELY]`): where the key may differ. A key without a mark identifies its run."""
+class Mark(Enum):
+    """A mark on a key (`Annotated[int, Mark.FREE]`) that says where the key may differ. A key without a mark identifies a run."""
 
-    FREELY = auto()
+    FREE = auto()
     """In a run, probe or build that is resumed: it changes speed, place or what is shown, and nothing that is computed."""
     IN_PROBES = auto()
     """In a probe that is resumed: it changes no figure, or a hash or version in the probe's settings stands for it."""
@@ -146,9 +146,15 @@ def section_from(cls: type[S], data: dict[str, Any], where: str, overrides: Sequ
         raise RecipeError(f"{where}: {' '.join(problem.split())}") from None  # a key may hold line ends
 
 
-def recipe_dict(recipe: BaseModel) -> dict[str, Any]:
-    """Return a recipe or section as plain data for JSON files."""
-    return recipe.model_dump(mode="json")
+def recipe_dict(recipe: BaseModel, *without: Mark) -> dict[str, Any]:
+    """Return a recipe or section as plain data for JSON files, without the keys that have one of these marks."""
+    plain = recipe.model_dump(mode="json")
+    for name, field in type(recipe).model_fields.items():
+        if any(mark in field.metadata for mark in without):
+            del plain[name]
+        elif without and isinstance(section := getattr(recipe, name), RecipeSection):
+            plain[name] = recipe_dict(section, *without)
+    return plain
 
 
 def recipe_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -160,20 +166,9 @@ def recipe_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
             yield from recipe_keys(section, f"{prefix}{name}{named}.")
 
 
-def may_differ(cls: type[BaseModel], *where: Differs) -> tuple[str, ...]:
+def may_differ(cls: type[BaseModel], *where: Mark) -> tuple[str, ...]:
     """Return the dotted keys that have one of these marks."""
     return tuple(key for key, field in recipe_keys(cls) if any(mark in field.metadata for mark in where))
-
-
-def identifying(section: BaseModel, *where: Differs) -> dict[str, Any]:
-    """Return a recipe or section as plain data, without the keys that have one of these marks."""
-    plain = recipe_dict(section)
-    for name, field in type(section).model_fields.items():
-        if any(mark in field.metadata for mark in where):
-            plain.pop(name, None)
-        elif isinstance(below := getattr(section, name), RecipeSection):
-            plain[name] = identifying(below, *where)
-    return plain
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

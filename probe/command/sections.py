@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from nextturn.probe.command.errors import RecipeError
-from nextturn.probe.command.recipe import Count, Differs, RecipeSection, Weight, load_recipe, section_from
+from nextturn.probe.command.recipe import Count, Mark, RecipeSection, Weight, load_recipe, section_from
 from nextturn.probe.command.terminal import say
 
 Measure = Literal["accuracy", "clarify", "followup", "sharded", "doubted"]
@@ -81,19 +81,19 @@ class SetSection(RecipeSection):
 class ServerSection(RecipeSection):
     """OpenAI-compatible servers, one or several with the same model. API keys come from the environment only."""
 
-    urls: Annotated[tuple[str, ...], Differs.FREELY]
+    urls: Annotated[tuple[str, ...], Mark.FREE]
     """Base URLs such as http://localhost:8000/v1; each request goes to the server with the fewest open requests."""
     model: str | None = None
     """The model's name on the server; default: the only model that the server lists."""
-    api_key_env: Annotated[str, Differs.FREELY] = "OPENAI_API_KEY"
+    api_key_env: Annotated[str, Mark.FREE] = "OPENAI_API_KEY"
     """The environment variable that holds the API key; no key is sent if it is not set."""
-    concurrency: Annotated[Count, Differs.FREELY] = 16
+    concurrency: Annotated[Count, Mark.FREE] = 16
     """Open requests at a time, over all servers."""
-    timeout_s: Annotated[float, Field(gt=0), Differs.FREELY] = 120.0
+    timeout_s: Annotated[float, Field(gt=0), Mark.FREE] = 120.0
     """Time limit of one attempt in seconds."""
-    attempts: Annotated[Count, Differs.FREELY] = 6
+    attempts: Annotated[Count, Mark.FREE] = 6
     """Attempts before a request counts as failed; waiting for a rate limit (429) is no attempt."""
-    max_wait_s: Annotated[float, Differs.FREELY] = 600.0
+    max_wait_s: Annotated[float, Mark.FREE] = 600.0
     """The longest time in seconds that one request waits for rate limits in total."""
     max_tokens: int = 1024
     """Tokens of a judge's reply at most, thinking included; user turns and answers have limits of their own."""
@@ -126,43 +126,43 @@ def _default_judge(section: dict[str, Any]) -> Literal["rules", "llm"]:
 class ProbeSection(TemplateSection):
     """What the probe measures. The defaults follow arXiv 2604.02315 where it states a choice."""
 
-    sets: Annotated[dict[str, SetSection], Differs.IN_PROBES]
+    sets: Annotated[dict[str, SetSection], Mark.IN_PROBES]
     """Question sets by name."""
-    temperatures: Annotated[tuple[Weight, ...], Differs.COMPARED] = (0.0, 0.7, 1.0)
+    temperatures: Annotated[tuple[Weight, ...], Mark.COMPARED] = (0.0, 0.7, 1.0)
     """Temperatures at which user turns are sampled; answers are always greedy."""
-    samples: Annotated[Count, Differs.COMPARED] = 1
+    samples: Annotated[Count, Mark.COMPARED] = 1
     """User turns per item at each temperature above 0; greedy decoding always makes one."""
-    perturbations: Annotated[tuple[str, ...], Differs.COMPARED] = ()
+    perturbations: Annotated[tuple[str, ...], Mark.COMPARED] = ()
     """Changes of the answer that are measured as positive controls: `truncate(0.5)`, `question(What do you think?)`."""
-    grounding: Annotated[bool, Differs.COMPARED] = True
+    grounding: Annotated[bool, Mark.COMPARED] = True
     """Also measure how much the answer explains the user turn: (log p(u | q, a) - log p(u | q)) per token."""
     prefix_form: Literal["history", "generation"] = "history"
     """The answer before the user turn as the template renders it in the history, or as it was generated."""
     system_prompt: str | None = None
     """System message before each conversation; default: none."""
-    engine: Annotated[Literal["hf", "vllm", "openai"], Differs.COMPARED] = "hf"
+    engine: Annotated[Literal["hf", "vllm", "openai"], Mark.COMPARED] = "hf"
     """What generates: transformers, vLLM in this process, or servers."""
-    server: Annotated[ServerSection | None, Differs.IN_PROBES] = None
+    server: Annotated[ServerSection | None, Mark.IN_PROBES] = None
     """The servers of the engine `openai`; they serve the model that is named on the command line."""
-    vllm: Annotated[VllmSection, Differs.IN_PROBES] = VllmSection()
+    vllm: Annotated[VllmSection, Mark.IN_PROBES] = VllmSection()
     """Settings of the engine `vllm`."""
-    judge_server: Annotated[ServerSection | None, Differs.IN_PROBES] = None
+    judge_server: Annotated[ServerSection | None, Mark.IN_PROBES] = None
     """The servers of the judge `llm`, and of sets with `grader: judge`."""
-    judge: Annotated[Literal["rules", "llm"], Differs.IN_PROBES] = Field(default_factory=_default_judge)
+    judge: Annotated[Literal["rules", "llm"], Mark.IN_PROBES] = Field(default_factory=_default_judge)
     """What labels user turns; default: llm if `judge_server` is set, else rules."""
     max_answer_tokens: Count = 512
     """Tokens of an answer at most."""
     max_user_tokens: Count = 96
     """Tokens of a user turn at most."""
-    batch_tokens: Annotated[Count | None, Differs.FREELY] = None
+    batch_tokens: Annotated[Count | None, Mark.FREE] = None
     """Tokens in one batch of the engine `hf`; default: what fits in the free GPU memory, 16,384 on a CPU."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the weights; auto: the checkpoint's own, of a server unknown. A CPU without bfloat16 instructions uses float32."""
     seed: int = 0
     """Seed of the item sample and of all sampled turns."""
-    user_model: Annotated[bool, Differs.FREELY] = False
+    user_model: Annotated[bool, Mark.FREE] = False
     """Also measure a user model (`data.loss_on: user`) as if it were a policy; without it the probe refuses user models."""
-    when: Annotated[Literal["inline", "watch", "never"], Differs.IN_PROBES] = "inline"
+    when: Annotated[Literal["inline", "watch", "never"], Mark.IN_PROBES] = "inline"
     """In training: after each checkpoint on the training processes, by `nextturn probe watch` elsewhere, or not at all."""
 
 

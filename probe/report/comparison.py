@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.command.files import read_jsonl
-from nextturn.probe.command.recipe import Differs, may_differ
+from nextturn.probe.command.recipe import Mark, may_differ
 from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.command.terminal import aligned, printable
 from nextturn.probe.judges.verdicts import GENUINE, ROUGH, followup_name, in_order
@@ -437,7 +437,7 @@ def _level(estimate: Estimate) -> str:
 # --- Were these runs measured alike? Every setting must agree unless its key has the mark, so a setting that nobody thought of
 # makes runs incomparable and never silently comparable.
 
-MAY_DIFFER = may_differ(ProbeSection, Differs.COMPARED)
+MAY_DIFFER = may_differ(ProbeSection, Mark.COMPARED)
 
 
 def measured(run: FinishedRun) -> dict[str, str]:

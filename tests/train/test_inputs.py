@@ -15,14 +15,12 @@ from nextturn.data_builders.sections import SimulatorSection
 from nextturn.probe.command.errors import DataError, SettingsChanged
 from nextturn.probe.command.files import read_json, write_jsonl
 from nextturn.probe.models.checkpoints import finish_run, list_checkpoints, mark_complete
-from nextturn.probe.models.user_model import UserModelInfo, mark_user_model
 from nextturn.probe.watch import Watcher
 from nextturn.train import inputs
 from nextturn.train.resume import rotate
 from nextturn.train.sections import (
     DpoRecipe,
     GrpoRecipe,
-    RolloutSection,
     SftRecipe,
     load_sft_recipe,
 )
@@ -95,7 +93,7 @@ def test_a_run_on_a_run_directory_keeps_the_checkpoint_that_it_began_with(
     used = read_json(run / "checkpoint-2" / "adapter_config.json")["base_model_name_or_path"]
     assert used == str(first / "checkpoint-2")
     watcher = Watcher(run, load_sft_recipe(recipe).probe, [], None, 1.0)  # type: ignore[arg-type]
-    assert watcher._base() == (first / "checkpoint-2", str(first))
+    assert watcher.base == str(first / "checkpoint-2")
     take_back(run, 1)
     (first / "checkpoint-2").rename(tmp_path / "elsewhere")
     with pytest.raises(SettingsChanged, match=f"model .*{first}/checkpoint-2"):
@@ -105,7 +103,7 @@ def test_a_run_on_a_run_directory_keeps_the_checkpoint_that_it_began_with(
     rotate(first, 1)
     assert [step for step, _ in list_checkpoints(first)] == [4], "that run is gone"
     train(load_sft_recipe(recipe))
-    assert "the last checkpoint of a finished run" in capsys.readouterr().out
+    assert "finished at step 4" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("stage", "view"), [(SftRecipe, "sft"), (DpoRecipe, "preference"), (GrpoRecipe, "rl")])
@@ -131,36 +129,25 @@ def test_the_rows_of_a_stage_are_an_input(stage: Any, view: str, build: bool, tm
 def test_the_simulated_user_is_an_input(
     tiny_chatml: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def seen(section: SimulatorSection, known: inputs.Inputs | None = None) -> inputs.Inputs:
-        found: inputs.Inputs = {}
-        inputs.add_simulator(section, tmp_path / "run", known or {}, found)
-        inputs.refuse_changed(tmp_path / "run", known or {}, found)
-        return found
-
     users = run_at(tiny_chatml, tmp_path / "users", 2)
-    for folder in (users, users / "checkpoint-2"):
-        mark_user_model(folder, UserModelInfo("m", "0" * 64, True))
-    section = SimulatorSection(engine="adapter", model=str(users))
-    before = seen(section)
-    other_weights(run_at(tiny_chatml, users, 4) / "checkpoint-4")
-    assert seen(section, before) == before, "the recorded checkpoint, not the newest"
-    rollout = inputs.recorded_simulator(RolloutSection(simulator=section), before)
-    assert rollout.simulator.model == str(users / "checkpoint-2")
-    other_weights(users / "checkpoint-2")
-    with pytest.raises(SettingsChanged, match="the simulator"):
-        seen(section, before)
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    text = "class Mine:\n    def turns(self, requests):\n        return []\n"
-    (tmp_path / "user_of_one_line.py").write_text(text)
-    for section in (SimulatorSection(engine="user_of_one_line:Mine"), SimulatorSection()):
-        known = seen(section)
-        assert seen(section, known) == known
-        (tmp_path / "user_of_one_line.py").write_text(text + "\n")
-        monkeypatch.setattr(inputs, "VERSION", inputs.VERSION + 1)
+    own = tmp_path / "user_of_one_line.py"
+    own.write_text("class Mine:\n    def turns(self, requests):\n        return []\n")
+    changes: list[tuple[SimulatorSection, Callable[[], object]]] = [
+        (
+            SimulatorSection(engine="adapter", model=str(users)),
+            lambda: other_weights(run_at(tiny_chatml, users, 4) / "checkpoint-4"),
+        ),
+        (SimulatorSection(engine="user_of_one_line:Mine"), lambda: own.write_text(own.read_text() + "\n")),
+        (SimulatorSection(), lambda: monkeypatch.setattr(inputs, "VERSION", inputs.VERSION + 1)),
+    ]
+    for section, change in changes:
+        known = {"simulator": inputs.simulator_inputs(section)}
+        inputs.refuse_changed(tmp_path, known, {"simulator": inputs.simulator_inputs(section)})
+        change()
         with pytest.raises(SettingsChanged, match="the simulator"):
-            seen(section, known)
+            inputs.refuse_changed(tmp_path, known, {"simulator": inputs.simulator_inputs(section)})
 
 
 def test_validation_rows_are_not_those_that_are_trained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,13 +163,11 @@ def test_validation_rows_are_not_those_that_are_trained(capsys: pytest.CaptureFi
 def test_a_mark_that_cannot_be_written_is_said(
     tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from nextturn.probe.models.folders import resolve
-
     run = run_at(tiny_chatml, tmp_path / "first", 2)
 
     def refused(path: Path, value: Any) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(inputs, "write_json", refused)
-    inputs.keep_base(resolve(str(run)), tmp_path / "run")
+    inputs.find_base(str(run), tmp_path / "run", {})
     assert "Permission denied" in capsys.readouterr().out and not inputs.is_base(run / "checkpoint-2")
