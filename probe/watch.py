@@ -24,13 +24,13 @@ from nextturn.probe.command.errors import BadInput, NextturnError
 from nextturn.probe.command.files import only_process, read_json, remove_unfinished
 from nextturn.probe.command.terminal import say, say_once
 from nextturn.probe.models.checkpoints import (
-    INPUTS,
     KEPT,
     finished,
     is_complete,
     keep,
     list_checkpoints,
     numbered,
+    recorded_inputs,
     saved_at,
     set_aside,
 )
@@ -104,8 +104,6 @@ class Watcher:
         # Checkpoints may be stored in another dtype than their base, and all of them are compared.
         dtype = self.recipe["model"]["dtype"] if probe.dtype == "auto" else probe.dtype
         self.probe = probe.model_copy(update={"dtype": usable_dtype(dtype, device)})
-        inputs = run_dir / INPUTS  # which names the checkpoint that training started from
-        self.base: str = read_json(inputs)["model"]["path"] if inputs.is_file() else self.recipe["model"]["name"]
         self.failed: dict[int, str] = {}
         self._looked_at = 0.0
 
@@ -189,7 +187,7 @@ class Watcher:
 
         say(f"measures {name}")
         try:
-            model = resolve(str(source) if step else self.base)
+            model = resolve(str(source) if step else self.base())
             in_run = Path(self.recipe["train"]["output_dir"]) / f"checkpoint-{step}"
             model = replace(model, name=str(in_run) if step else self.recipe["model"]["name"])  # as training names it
             measure_folder(model, self.probe, self.sets, self.folder / name, name, self.device, step=step, check=check)
@@ -205,6 +203,10 @@ class Watcher:
             return
         self._compare()
         self._track()
+
+    def base(self) -> str:
+        """Return the model that training started from, by its checkpoint if a run directory was named."""
+        return str(recorded_inputs(self.run_dir).get("model", {}).get("path", self.recipe["model"]["name"]))
 
     def _compare(self) -> None:
         from nextturn.probe.compare import compare

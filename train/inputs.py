@@ -1,7 +1,8 @@
-"""What a run begins with besides its recipe: the checkpoint of its base, its data and its simulated user, in RUN_DIR/inputs.json.
+"""What a run begins with besides its recipe: the checkpoint of its base, its data and its simulated user.
 
 A recipe names folders and files, and these may hold something else when the run is resumed: a run directory has a newer
-checkpoint, a file has other rows. A resumed run uses the recorded checkpoints and refuses other weights, data and users.
+checkpoint, a file has other rows. The completion marker of each checkpoint records the inputs. A resumed run uses the recorded
+base, and refuses other weights, data and users.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from nextturn.probe.command.errors import DataError, ModelError, SettingsChanged
 from nextturn.probe.command.files import read_json, write_json
 from nextturn.probe.command.terminal import say
 from nextturn.probe.data.tables import is_saved, sha256_of
-from nextturn.probe.models.checkpoints import INPUTS, MARKER, finished, list_checkpoints
+from nextturn.probe.models.checkpoints import MARKER, finished, recorded_inputs
 from nextturn.probe.models.folders import ModelFolder, fingerprint, resolve
 from nextturn.probe.models.weights import sha256_of_seen
 from nextturn.train.sections import DpoRecipe, GrpoRecipe, SftRecipe, TrainRecipe
@@ -30,26 +31,19 @@ _VIEWS: dict[type[TrainRecipe], str] = {SftRecipe: "sft", DpoRecipe: "preference
 _Rows = Sequence[Mapping[str, list[int]]]
 
 
-def has_begun(run_dir: Path) -> bool:
-    """Return True if a run has saved or measured something that other settings and inputs could mix with."""
-    return bool(list_checkpoints(run_dir) or finished(run_dir) or (run_dir / "probe").exists())
-
-
 def recorded(run_dir: Path) -> Inputs:
-    """Return what inputs.json says; {} for a run that did nothing yet or was begun by a version without this file.
+    """Return the inputs that a run was begun with; {} for a run without a checkpoint, and for one of an earlier version.
 
-    The hashes of large files are taken from it, so that a file of the same size and time is not read again.
+    The hashes of large files are taken from there, so that a file of the same size and time is not read again.
     """
-    if not ((run_dir / INPUTS).is_file() and has_begun(run_dir)):
-        return {}
-    known: dict[str, Any] = read_json(run_dir / INPUTS)
-    sha256_of_seen.update({(path, size, time): sha256 for path, size, time, sha256 in known.pop("files")})
+    known = recorded_inputs(run_dir)
+    sha256_of_seen.update({(path, size, time): sha256 for path, size, time, sha256 in known.pop("files", [])})
     return known
 
 
-def write_inputs(run_dir: Path, inputs: Inputs) -> None:
-    """Write inputs.json, with the hashes of the files that were read."""
-    write_json(run_dir / INPUTS, {**inputs, "files": [[*key, sha256] for key, sha256 in sha256_of_seen.items()]})
+def to_record(inputs: Inputs) -> dict[str, Any]:
+    """Return what a completion marker says: the inputs, and the hashes of the files that were read."""
+    return {**inputs, "files": [[*key, sha256] for key, sha256 in sha256_of_seen.items()]}
 
 
 def find_base(name: str, run_dir: Path, known: Inputs) -> tuple[ModelFolder, dict[str, Any]]:
@@ -146,7 +140,7 @@ def _keep_base(folder: ModelFolder, run_dir: Path) -> None:
 
 def is_base(checkpoint: Path) -> bool:
     """Return True if a run that starts from this checkpoint is on this machine."""
-    return any((Path(run) / INPUTS).is_file() for run in _runs_on(checkpoint))
+    return any((Path(run) / "recipe.json").is_file() for run in _runs_on(checkpoint))
 
 
 def _runs_on(checkpoint: Path) -> list[str]:

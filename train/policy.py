@@ -12,6 +12,7 @@ from typing import Any
 from nextturn.probe.command.errors import ModelError
 from nextturn.probe.command.terminal import say
 from nextturn.probe.models.folders import ModelFolder, merged_folder, resolve
+from nextturn.probe.models.weights import load_causal_lm
 from nextturn.train.sections import LORA_TARGETS, ModelSection
 
 ADAPTER = "default"
@@ -65,18 +66,14 @@ def load_policy(folder: ModelFolder, section: ModelSection, dtype: str | None = 
         dtype: From `held_in`. Left out, `section.dtype`.
 
     Raises:
-        ModelError: The adapter does not fit its base.
+        ModelError: Weights are missing, or the adapter does not fit its base.
     """
     import torch
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM
 
-    base = folder.base or folder.path
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        base, dtype=getattr(torch, dtype or section.dtype), use_safetensors=True, trust_remote_code=False
-    )
+    model = load_causal_lm(folder.whole, getattr(torch, dtype or section.dtype))
     # trl and PEFT find the base by this name. It must be the text-only folder, not the multimodal original.
-    model.config.name_or_path = str(base)
+    model.config.name_or_path = str(folder.whole)
     if folder.base is not None:
         with _adapter_errors(folder.path), warnings.catch_warnings():
             warnings.filterwarnings("error", message="(?s).*missing adapter keys")

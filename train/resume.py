@@ -172,11 +172,14 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
     return moved
 
 
-def mark_checkpoints(trainer: Any) -> None:
+def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None:
     """Have `trainer` mark each checkpoint complete once all processes have saved it.
 
     Call it before adding callbacks that read checkpoints. It takes over transformers' rotation (`save_total_limit`), which
     would delete the base of another run, and the last complete checkpoint before the new one is marked.
+
+    Args:
+        inputs: What the markers record (train/inputs.py).
     """
     from transformers import TrainerCallback
 
@@ -190,7 +193,7 @@ def mark_checkpoints(trainer: Any) -> None:
                 folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
                 if info := user_model_info(Path(args.output_dir)):
                     mark_user_model(folder, info)
-                mark_complete(folder, state.global_step, vars(this_launch(args)))
+                mark_complete(folder, state.global_step, vars(this_launch(args)), inputs)
                 rotate(folder.parent, limit, state.best_model_checkpoint)
                 size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
                 if state.global_step < state.max_steps and (free := shutil.disk_usage(folder).free) < size:

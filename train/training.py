@@ -1,7 +1,7 @@
 """Run a stage around its trainer: the command, the input, the run directory, guards and probes, the model card.
 
 A stage makes a `Run`, then its rows, then its trainer. `Run.train` trains from the beginning or from a checkpoint. Files of
-a run directory, in the order in which they are written: user_model.json of a user model, inputs.json, recipe.json, checkpoints and probes,
+a run directory, in the order in which they are written: user_model.json of a user model, recipe.json, checkpoints and probes,
 README.md, finished.json.
 """
 
@@ -30,7 +30,7 @@ from nextturn.probe.command.files import (
 from nextturn.probe.command.recipe import Mark, may_differ, recipe_dict
 from nextturn.probe.command.terminal import is_main_process, say, visible
 from nextturn.probe.data.tables import located
-from nextturn.probe.models.checkpoints import finish_run, finished, newest_complete
+from nextturn.probe.models.checkpoints import finish_run, finished, list_checkpoints, newest_complete
 from nextturn.probe.models.folders import load_chat
 from nextturn.probe.models.user_model import (
     USER_MODEL,
@@ -188,11 +188,9 @@ class Run:
         elif checkpoint is None:
             (self.run_dir / USER_MODEL).unlink(missing_ok=True)  # of an earlier run that did nothing yet
         known = inputs.recorded(self.run_dir)
-        if checkpoint is not None and known:
-            inputs.refuse_changed(self.run_dir, known, self.inputs)
-        elif checkpoint is not None:
+        inputs.refuse_changed(self.run_dir, known, self.inputs)
+        if checkpoint is not None and not known:
             say("note: an earlier version began this run and recorded no inputs; those of now are recorded")
-        inputs.write_inputs(self.run_dir, self.inputs)
         # A run that did nothing yet has nothing that other settings could mix with.
         if checkpoint is None or not (self.run_dir / "recipe.json").is_file():
             write_json(self.run_dir / "recipe.json", recipe_dict(self.recipe))
@@ -225,7 +223,7 @@ class Run:
         say(launch_line(trainer))
         trainer.add_callback(FiniteGuard(trainer))
         guard_tracking(trainer)
-        mark_checkpoints(trainer)
+        mark_checkpoints(trainer, inputs.to_record(self.inputs))
         trainer.add_callback(signals := StopsOnSignal(trainer))
         probe_checkpoints(
             trainer, probe, self.folder, self.chat, self.sets, dtype_here(recipe.model.dtype, self.args), signals.check
@@ -343,7 +341,7 @@ def _already_finished(recipe: TrainRecipe) -> bool:
             refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
         except SettingsChanged as error:
             newest, _ = newest_complete(run_dir)
-            if not inputs.has_begun(run_dir):
+            if not (list_checkpoints(run_dir) or finished(run_dir) or (run_dir / "probe").exists()):
                 say(
                     f"{run_dir}: the earlier run here has other settings and did nothing yet; training starts from the beginning"
                 )

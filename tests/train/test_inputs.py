@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from nextturn.data_builders.sections import SimulatorSection
 from nextturn.probe.command.errors import DataError, SettingsChanged
-from nextturn.probe.command.files import read_json, write_jsonl
-from nextturn.probe.models.checkpoints import finish_run, list_checkpoints, mark_complete
+from nextturn.probe.command.files import read_json, write_json, write_jsonl
+from nextturn.probe.models.checkpoints import finish_run, list_checkpoints, mark_complete, recorded_inputs
 from nextturn.probe.watch import Watcher
 from nextturn.train import inputs
 from nextturn.train.resume import rotate
@@ -69,11 +69,13 @@ def test_a_resumed_run_refuses_inputs_that_changed(
             train(load_sft_recipe(recipe))
         for path, content in whole.items():
             path.write_bytes(content)
-    (run / "inputs.json").rename(run / "kept.json")  # as a run of an earlier version
+    marker = read_json(run / "checkpoint-1" / "complete.json")
+    before = marker.pop("inputs")
+    write_json(run / "checkpoint-1" / "complete.json", marker)  # as a run of an earlier version
     other_weights(base)
     train(load_sft_recipe(recipe))
     assert "earlier version" in capsys.readouterr().out
-    assert read_json(run / "inputs.json")["model"]["sha256"] != read_json(run / "kept.json")["model"]["sha256"]
+    assert recorded_inputs(run)["model"]["sha256"] != before["model"]["sha256"]
 
 
 def test_a_run_on_a_run_directory_keeps_the_checkpoint_that_it_began_with(
@@ -93,7 +95,7 @@ def test_a_run_on_a_run_directory_keeps_the_checkpoint_that_it_began_with(
     used = read_json(run / "checkpoint-2" / "adapter_config.json")["base_model_name_or_path"]
     assert used == str(first / "checkpoint-2")
     watcher = Watcher(run, load_sft_recipe(recipe).probe, [], None, 1.0)  # type: ignore[arg-type]
-    assert watcher.base == str(first / "checkpoint-2")
+    assert watcher.base() == str(first / "checkpoint-2")
     take_back(run, 1)
     (first / "checkpoint-2").rename(tmp_path / "elsewhere")
     with pytest.raises(SettingsChanged, match=f"model .*{first}/checkpoint-2"):
