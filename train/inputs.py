@@ -89,23 +89,24 @@ def _changed(run_dir: Path, kind: str, known: Inputs, how: str) -> SettingsChang
     )
 
 
-def simulator_inputs(section: SimulatorSection) -> dict[str, Any]:
-    """Return what identifies a simulated user: its version, and the weights of its model or the file of its class.
-
-    Raises:
-        BadInput: It cannot be used.
-    """
-    weights = {} if section.model is None else {"sha256": fingerprint(resolve(section.model))}
-    own_class = check_own_class(section, "rollout.simulator")
-    return {"path": section.model or section.engine, "version": VERSION, **weights, **own_class}
-
-
-def add_data(inputs: Inputs, recipe: TrainRecipe, data: Path, validation: Path | None) -> None:
-    """Add the hashes of the data that a stage reads: its view of a build, or the whole file or folder."""
+def inputs_of(recipe: TrainRecipe, data: Path, validation: Path | None) -> Inputs:
+    """Return the data that a stage reads (its view of a build, or the whole file or folder), and the simulated user of GRPO."""
+    found: Inputs = {}
     for kind, path in (("data", data), ("validation", validation)):
         if path is not None:
             rows = path / _VIEWS[type(recipe)] if path.is_dir() and not is_saved(path) else path
-            inputs[kind] = {"path": str(path), "sha256": sha256_of(rows)}
+            found[kind] = {"path": str(path), "sha256": sha256_of(rows)}
+    if isinstance(recipe, GrpoRecipe):
+        found["simulator"] = _simulator(recipe.rollout.simulator)
+    return found
+
+
+def _simulator(section: SimulatorSection) -> dict[str, Any]:
+    """Return the version of a simulated user, and the hash of its weights, or of the file of its class."""
+    own_class = check_own_class(section, "rollout.simulator")
+    here = section.model is not None and section.engine != "openai"
+    weights = {"sha256": fingerprint(resolve(str(section.model)))} if here else {}
+    return {"path": section.model or section.engine, "version": VERSION, **weights, **own_class}
 
 
 def refuse_changed(run_dir: Path, known: Inputs, now: Inputs) -> None:

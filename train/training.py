@@ -45,7 +45,7 @@ from nextturn.probe.text.chat import Message
 from nextturn.train import inputs
 from nextturn.train.policy import held_in, load_policy, policy_folder, zero_in_force
 from nextturn.train.resume import choose_resume, mark_checkpoints, remove_incomplete, this_launch
-from nextturn.train.sections import LOADERS, GrpoRecipe, TrainRecipe, fitted
+from nextturn.train.sections import LOADERS, TrainRecipe, fitted
 from nextturn.train.setup import (
     check_shared,
     dtype_here,
@@ -133,8 +133,6 @@ class Run:
         known = inputs.recorded(self.run_dir)
         folder, self.inputs["model"] = inputs.find_base(self.recipe.model.name, self.run_dir, known)
         policy_folder(self.recipe.model, self.inputs["model"]["path"])
-        if isinstance(self.recipe, GrpoRecipe):
-            self.inputs["simulator"] = inputs.simulator_inputs(self.recipe.rollout.simulator)
         if self.pushes:
             from nextturn.train.push import create_repository
 
@@ -182,7 +180,7 @@ class Run:
             remove_unfinished(self.run_dir)  # temporary files of a killed run
         checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
         validation = getattr(self.recipe.data, "validation", None)
-        inputs.add_data(self.inputs, self.recipe, self.data, validation and located(validation, "data.validation"))
+        self.inputs |= inputs.inputs_of(self.recipe, self.data, validation and located(validation, "data.validation"))
         if user_model is not None:
             mark_user_model(self.run_dir, user_model)  # before recipe.json, for which a watcher waits
         elif checkpoint is None:

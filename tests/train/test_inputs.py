@@ -21,6 +21,7 @@ from nextturn.train.resume import rotate
 from nextturn.train.sections import (
     DpoRecipe,
     GrpoRecipe,
+    RolloutSection,
     SftRecipe,
     load_sft_recipe,
 )
@@ -112,9 +113,7 @@ def test_a_run_on_a_run_directory_keeps_the_checkpoint_that_it_began_with(
 @pytest.mark.parametrize("build", [True, False])
 def test_the_rows_of_a_stage_are_an_input(stage: Any, view: str, build: bool, tmp_path: Path) -> None:
     def seen() -> inputs.Inputs:
-        found: inputs.Inputs = {}
-        inputs.add_data(found, stage.model_construct(), path, None)
-        return found
+        return inputs.inputs_of(stage.model_construct(rollout=RolloutSection()), path, None)
 
     for name in ("sft", "preference", "rl"):
         write_jsonl(tmp_path / name / "part-00000.jsonl", [{"n": 1}])
@@ -131,6 +130,10 @@ def test_the_rows_of_a_stage_are_an_input(stage: Any, view: str, build: bool, tm
 def test_the_simulated_user_is_an_input(
     tiny_chatml: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def seen(section: SimulatorSection) -> inputs.Inputs:
+        recipe = GrpoRecipe.model_construct(rollout=RolloutSection(simulator=section))
+        return inputs.inputs_of(recipe, write_data(tmp_path), None)
+
     users = run_at(tiny_chatml, tmp_path / "users", 2)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -145,11 +148,11 @@ def test_the_simulated_user_is_an_input(
         (SimulatorSection(), lambda: monkeypatch.setattr(inputs, "VERSION", inputs.VERSION + 1)),
     ]
     for section, change in changes:
-        known = {"simulator": inputs.simulator_inputs(section)}
-        inputs.refuse_changed(tmp_path, known, {"simulator": inputs.simulator_inputs(section)})
+        known = seen(section)
+        inputs.refuse_changed(tmp_path, known, seen(section))
         change()
         with pytest.raises(SettingsChanged, match="the simulator"):
-            inputs.refuse_changed(tmp_path, known, {"simulator": inputs.simulator_inputs(section)})
+            inputs.refuse_changed(tmp_path, known, seen(section))
 
 
 def test_validation_rows_are_not_those_that_are_trained(capsys: pytest.CaptureFixture[str]) -> None:
