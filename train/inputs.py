@@ -60,7 +60,7 @@ def find_base(name: str, run_dir: Path, known: Inputs) -> tuple[ModelFolder, dic
     say(f"model     {folder.path}, {sha256[:12]}{_state(folder.path)}")
     _keep_base(folder, run_dir)
     # A run directory stands for one of its checkpoints. Other names, such as a hub id, hold on other machines, too.
-    place = str(folder.path) if folder.path.parent == Path(name).absolute() else name
+    place = str(folder.path) if folder.path.parent == Path(name).expanduser().absolute() else name
     return replace(folder, name=name), {"path": place, "sha256": sha256}
 
 
