@@ -29,6 +29,7 @@ from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.written import FILE, only_talk, written
 from nextturn.probe.command import files
 from nextturn.probe.command.errors import BadInput, DataError, SetOutOfReach
+from nextturn.probe.command.recipe import Mark, may_differ
 from nextturn.probe.command.terminal import say
 from nextturn.probe.engines.ask import open_model
 from nextturn.probe.questions.sets import PACKAGED
@@ -40,12 +41,6 @@ _REASONS_SHOWN = 4
 NEEDS = (
     "these conversations need problems (`source.path`) and a model: a folder or hub id (`dialogue.policy.model`), or a "
     "server (`dialogue.policy: {engine: openai, server: {urls, model}}`); recipes/written.yaml needs nothing"
-)
-_MAY_DIFFER = ("source.path:", "preferences.model", "dialogue.simulator")
-# Transformers or vLLM, which run the same model. A server differs in further keys.
-_RUN_BY = (
-    *("dialogue.policy.engine:", "dialogue.simulator.runs_on:", "preferences.model.engine:", "replay.model.engine:"),
-    "dialogue.simulator.engine: 'vllm' then, 'hf' now",
 )
 
 
@@ -73,7 +68,7 @@ def is_built(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     inputs = before["inputs"].items()
     hashes = {name: files.sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
     now = {**shaping(recipe), "inputs": hashes}
-    files.refuse_changes(out, "built", before, now, (*_RUN_BY, *(_MAY_DIFFER if elsewhere else ())))
+    _refuse_changes(out, before, now, *([Mark.AFTER_BUILDS] if elsewhere else []))
     for line in files.differences(before, now):
         say(f"{out}: using the finished build there, although its recipe differs: {line}")
     shutil.rmtree(out / WORK, ignore_errors=True)  # left by a build that was killed at its very end
@@ -347,6 +342,14 @@ def built_settings(out: Path) -> dict[str, Any]:
     return settings
 
 
+def _refuse_changes(out: Path, before: dict[str, Any], now: dict[str, Any], *where: Mark) -> None:
+    free = may_differ(DataRecipe, Mark.IN_BUILDS, *where)
+    engines = {((settings.get("dialogue") or {}).get("simulator") or {}).get("engine") for settings in (before, now)}
+    if engines <= {"hf", "vllm"}:  # other simulators may differ in nothing but this key
+        free += ("dialogue.simulator.engine",)
+    files.refuse_changes(out, "built", before, now, free)
+
+
 def claim(out: Path, settings: dict[str, Any]) -> None:
     """Write settings.json, or check that the existing one has the same settings."""
     if out.exists() and not out.is_dir():
@@ -354,7 +357,7 @@ def claim(out: Path, settings: dict[str, Any]) -> None:
     if out.is_dir():
         files.remove_unfinished(out)
     if (out / "settings.json").is_file():
-        files.refuse_changes(out, "built", built_settings(out), settings, _RUN_BY)
+        _refuse_changes(out, built_settings(out), settings)
     elif out.is_dir() and any(out.iterdir()):
         raise BadInput(f"{out}: holds other files and is no data build; give an empty or new directory with --out")
     else:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.files import sha256_file
-from nextturn.probe.command.recipe import Count, RecipeSection, Share, load_recipe, read_yaml, recipe_dict
+from nextturn.probe.command.recipe import Count, Mark, RecipeSection, Share, load_recipe, read_yaml, recipe_dict
 from nextturn.probe.command.sections import RoleSection
 
 
@@ -46,7 +46,7 @@ class Source(RecipeSection):
 
     kind: Literal["gsm8k", "math", "jsonl", "written"] | OwnSource
     """gsm8k or math, a JSONL file, MODULE:NAME of a source of one's own, or the packaged conversations (written)."""
-    path: str | None = None
+    path: Annotated[str | None, Mark.AFTER_BUILDS] = None
     """File with the problems; default for gsm8k and math: the train split, fetched from the hub."""
     n: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Number of problems; more than a file holds repeat it with other wording."""
@@ -132,7 +132,7 @@ class SimulatorSection(RoleSection):
     """scripted: rules; openai, hf or vllm: a prompted model; adapter: a user model; MODULE:CLASS: a class of one's own."""
     model: str | None = None
     """For hf and vllm: a hub id or folder; for adapter: the folder of a run with `data.loss_on: user`."""
-    runs_on: Literal["hf", "vllm", "openai"] = "hf"
+    runs_on: Annotated[Literal["hf", "vllm", "openai"], Mark.IN_BUILDS] = "hf"
     """For adapter: transformers or vLLM in this process, or a server with completions (`server`)."""
     fallback: Literal["scripted"] | None = None
     """For adapter: what writes the user turns while the folder of the user model does not exist; default: that is an error."""
@@ -174,7 +174,7 @@ class Dialogue(RecipeSection):
 
     policy: RoleSection
     """The model that is trained later: it solves the problems, asks for missing facts and replies to the user."""
-    simulator: SimulatorSection = SimulatorSection()
+    simulator: Annotated[SimulatorSection, Mark.AFTER_BUILDS] = SimulatorSection()
     """The simulated user."""
     withheld: Share = 0.3
     """Share of solved problems that also give a conversation whose first message lacks a needed fact, where one is found."""
@@ -186,7 +186,7 @@ class Dialogue(RecipeSection):
     """Attempts to solve a problem or to reply, and attempts without the withheld fact for each attempt that solving it took."""
     few_shot: Annotated[int, Field(ge=0, le=2)] = 0
     """Examples before the prompts for the withheld fact; small models need them."""
-    least_solved: Share = 0.02
+    least_solved: Annotated[Share, Mark.FREE] = 0.02
     """Share of solved problems in the first part below which the build stops: conversations need solutions."""
 
     @property
@@ -207,7 +207,7 @@ class Quality(RecipeSection):
     """Share of common word runs (Jaccard, by MinHash) from which two conversations of one kind are duplicates; null: no test."""
     max_same_wording: Annotated[float, Field(gt=0, le=1)] = 0.02
     """Share of all rows that may be equal except for numbers and names."""
-    max_giveaway: Annotated[float, Field(ge=0.5, le=1)] = 0.8
+    max_giveaway: Annotated[float, Field(ge=0.5, le=1), Mark.FREE] = 0.8
     """AUC with which the first message's wording may tell incomplete problems; above it the build fails; 1: no limit."""
 
 
@@ -244,7 +244,7 @@ class Replay(RecipeSection):
 class Preferences(RecipeSection):
     """Pairs of replies for DPO."""
 
-    model: RoleSection | None = None
+    model: Annotated[RoleSection | None, Mark.AFTER_BUILDS] = None
     """Writes the rejected replies, meant to be the model to train; default: those of the conversations."""
     tries: Count = 4
     """Attempts to sample a reply of the rejected kind; then the conversation's own is used."""
@@ -253,7 +253,7 @@ class Preferences(RecipeSection):
 class Output(RecipeSection):
     """Where the data are written."""
 
-    path: str
+    path: Annotated[str, Mark.FREE]
     """The output folder."""
     shard_size: Count = 500
     """Problems in a part of the build; a build that is stopped resumes after the last whole part."""
@@ -334,8 +334,7 @@ def load_data_recipe(path: Path, overrides: Sequence[str] = ()) -> DataRecipe:
 
 def shaping(recipe: DataRecipe) -> dict[str, Any]:
     """Return the settings that identify a build: not where it is written or how a model is run."""
-    kept = recipe_dict(recipe)
-    del kept["output"]["path"], kept["quality"]["max_giveaway"]
+    kept = recipe_dict(recipe, Mark.FREE)
     for name in [key for key in kept if key.startswith("sharded")]:  # builds from before these keys stay usable
         if not recipe.sharded or kept[name] == DataRecipe.model_fields[name].default:
             del kept[name]
@@ -350,7 +349,7 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
     if (dialogue := recipe.dialogue) is None:
         del kept["dialogue"]
     else:
-        del kept["conversations"], kept["dialogue"]["least_solved"]
+        del kept["conversations"]
         roles = {name: _role_shaping(getattr(dialogue, name)) for name in ("policy", "simulator")}
         files = {name: sha256_file(Path(__file__).parent / name)[:12] for name in (PROMPTS_FILE, EXAMPLES_FILE)}
         kept["dialogue"] |= {**roles, "prompts": files}
@@ -360,5 +359,8 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
 def _role_shaping(section: RoleSection | None) -> dict[str, Any] | None:
     if section is None:
         return None
-    kept = section.model_dump(exclude={"server", "batch_tokens", "vllm", *(["dtype"] if section.server else [])})
-    return kept | (section.server.model_dump(include={"model", "extras"}) if section.server else {})
+    kept = recipe_dict(section, Mark.FREE)
+    if (server := kept.pop("server")) is None:
+        return kept
+    del kept["dtype"]
+    return kept | {"model": server["model"], "extras": server["extras"]}

@@ -60,6 +60,10 @@ def is_casual(text: str) -> bool:
     return text[:1].islower()
 
 
+VERSION = 1
+"""Raised when a simulator of the package would answer the same request with another turn: a run is not resumed with it."""
+
+
 class ScriptedSimulator:
     """Users that follow rules (`data_builders.user`), without a model."""
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from nextturn.probe.command.errors import DataError, SetOutOfReach
 from nextturn.probe.command.files import read_json, refuse_changes
-from nextturn.probe.command.recipe import load_named, recipe_dict
+from nextturn.probe.command.recipe import Mark, load_named, recipe_dict
 from nextturn.probe.command.sections import BY_JUDGE, ProbeSection, SetSection
 from nextturn.probe.command.terminal import say, say_once, visible
 from nextturn.probe.data.messages import assistant, with_system
@@ -223,15 +223,11 @@ WORDS = 2
 2: words with a number (Apollo 11) are words, too, and what a truncated reply merely mentions is no answer."""
 
 
-# Settings that change the speed or the place of a run, but no number. The judge's version stands for its name.
-_NOT_COMPARED = ("sets", "batch_tokens", "when", "user_model", "judge", "judge_server", "server", "vllm")
-
-
 def settings_of(
     probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: str, answer_judge: AnswerJudge | None = None
 ) -> dict[str, Any]:
     """Return the settings by which a run is compared and resumed: all that can change a number, and the questions."""
-    kept = {key: value for key, value in recipe_dict(probe).items() if key not in _NOT_COMPARED}
+    kept = recipe_dict(probe, Mark.FREE, Mark.IN_PROBES)  # the judge's version stands for its name
     asked = {}
     for loaded in sets:
         items = [replace(item, messages=with_system(item.messages, probe.system_prompt)) for item in loaded.items]

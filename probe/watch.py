@@ -29,6 +29,7 @@ from nextturn.probe.models.checkpoints import (
     keep,
     list_checkpoints,
     numbered,
+    recorded_inputs,
     saved_at,
     set_aside,
     why_incomplete,
@@ -186,9 +187,9 @@ class Watcher:
 
         say(f"measures {name}")
         try:
-            model = resolve(str(source) if step else self.recipe["model"]["name"])
-            if step:  # named by the path that training gave it
-                model = replace(model, name=str(Path(self.recipe["train"]["output_dir"]) / f"checkpoint-{step}"))
+            model = resolve(str(source) if step else self.base())
+            in_run = Path(self.recipe["train"]["output_dir"]) / f"checkpoint-{step}"
+            model = replace(model, name=str(in_run) if step else self.recipe["model"]["name"])  # as training names it
             measure_folder(model, self.probe, self.sets, self.folder / name, name, self.device, step=step, check=check)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one checkpoint must not stop the others
             if saved_at(source) != saved:
@@ -202,6 +203,10 @@ class Watcher:
             return
         self._compare()
         self._track()
+
+    def base(self) -> str:
+        """Return the model that training started from, by its checkpoint if a run directory was named."""
+        return str(recorded_inputs(self.run_dir).get("model", {}).get("path", self.recipe["model"]["name"]))
 
     def _compare(self) -> None:
         from nextturn.probe.compare import compare

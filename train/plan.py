@@ -34,6 +34,7 @@ from nextturn.train.encoding import (
     show_loss,
     tellable,
 )
+from nextturn.train.inputs import check_validation
 from nextturn.train.policy import held_in
 from nextturn.train.resume import watch_line
 from nextturn.train.rewards import open_workers, shared_columns
@@ -177,7 +178,8 @@ class RunPlan:
             if section.validation:
                 left_out: list[str] = []
                 held_out = read_conversations(located(section.validation, "data.validation"), section, left_out)
-                _, known = make_rows(held_out, self.chat, loss_on, longest, left_out)
+                validation, known = make_rows(held_out, self.chat, loss_on, longest, left_out)
+                check_validation(rows, validation)
                 yield f"validate  {section.validation}: {known.conversations:,} conversations, {known.skipped + known.too_long} left out"
             self.example = ["an example, tokens with loss are between ⟦ and ⟧:", *_shown(rows[0], self.chat)]
             self.rows = counts.rows

@@ -24,20 +24,23 @@ KEPT = ".kept"
 """The folder in RUN_DIR/probe with models of checkpoints that `probe watch` has not measured yet."""
 
 
-def mark_complete(folder: Path, step: int, launch: dict[str, int] | None = None) -> None:
+def mark_complete(
+    folder: Path, step: int, launch: dict[str, int] | None = None, inputs: dict[str, Any] | None = None
+) -> None:
     """Write the marker. Call it on one process, after all of them have written their files.
 
     The files are synced to disk first, so that after a power cut no marker stands for files that are lost.
 
     Args:
         launch: The launch that saved the checkpoint (train/resume.py). Markers of older runs have none.
+        inputs: What the run was begun with (train/inputs.py). Markers of older runs have none.
     """
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_marker(path, folder)]
     for path in files:
         with path.open("rb") as file:
             os.fsync(file.fileno())
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-    saved_by = {} if launch is None else {"launch": launch}
+    saved_by = {name: value for name, value in (("launch", launch), ("inputs", inputs)) if value is not None}
     write_json(folder / MARKER, {"schema": SCHEMA, "step": step, **saved_by, "files": sizes})
 
 
@@ -88,6 +91,13 @@ def newest_complete(run_dir: Path) -> tuple[Path | None, list[tuple[Path, str]]]
             return folder, skipped
         skipped.append((folder, reason))
     return None, skipped
+
+
+def recorded_inputs(run_dir: Path) -> dict[str, Any]:
+    """Return the `inputs` of the newest complete checkpoint; {} if there is none, or an earlier version saved it."""
+    checkpoint, _ = newest_complete(run_dir)
+    inputs: dict[str, Any] = read_json(checkpoint / MARKER).get("inputs", {}) if checkpoint else {}
+    return inputs
 
 
 def none_complete(skipped: list[tuple[Path, str]]) -> str:

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.command.files import read_jsonl
+from nextturn.probe.command.recipe import Mark, may_differ
+from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.command.terminal import aligned, printable
 from nextturn.probe.judges.verdicts import GENUINE, ROUGH, followup_name, in_order
 from nextturn.probe.kept import samples_file
@@ -470,11 +472,10 @@ def _level(estimate: Estimate) -> str:
     return "low" if estimate.ci95[1] < LOW else "high" if estimate.ci95[0] >= LOW else "unclear"
 
 
-# --- Were these runs measured alike? Every setting must agree but those in MAY_DIFFER, so a setting that nobody thought
-# of makes runs incomparable and never silently comparable.
+# --- Were these runs measured alike? Every setting must agree unless its key has the mark, so a setting that nobody thought of
+# makes runs incomparable and never silently comparable.
 
-# Another engine gives the same kind of number. The others decide which numbers there are, not what each of them is.
-MAY_DIFFER = ("engine", "temperatures", "samples", "perturbations", "grounding", "actual")
+MAY_DIFFER = may_differ(ProbeSection, Mark.COMPARED)
 
 
 def measured(run: FinishedRun) -> dict[str, str]:
