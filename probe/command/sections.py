@@ -132,10 +132,10 @@ class EngineSection(TemplateSection):
     """The servers of the engine openai."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the weights; auto: the checkpoint's own."""
-    batch_tokens: Annotated[Count | None, Mark.FREE] = None
-    """Tokens in one batch of the engine `hf`; default: what fits in the free GPU memory, 16,384 on a CPU."""
+    batch_tokens: Annotated[int | None, Mark.FREE] = None
+    """Tokens in one batch of the engine hf; default: what fits in the free GPU memory, 16,384 on a CPU."""
     vllm: Annotated[VllmSection, Mark.FREE] = VllmSection()
-    """Settings of the engine `vllm`."""
+    """Settings of the engine vllm."""
 
 
 class RoleSection(EngineSection):
@@ -192,6 +192,8 @@ class ProbeSection(EngineSection):
     """Tokens of an answer at most."""
     max_user_tokens: Count = 96
     """Tokens of a user turn at most."""
+    batch_tokens: Count | None = None
+    """Tokens in one batch of the engine `hf`; default: what fits in the free GPU memory, 16,384 on a CPU."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the weights; auto: the checkpoint's own, of a server unknown. A CPU without bfloat16 instructions uses float32."""
     seed: int = 0
