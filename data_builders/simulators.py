@@ -61,7 +61,7 @@ def is_casual(text: str) -> bool:
 
 
 VERSION = 1
-"""Raised when a simulator of the package would answer the same request with another turn: a run is not resumed with it."""
+"""Raised when a simulator of the package answers the same request with another turn. A run is not resumed with it."""
 
 
 class ScriptedSimulator:

@@ -117,7 +117,7 @@ class ProbeCallback(TrainerCallback):
         folder = (self.out or Path(args.output_dir) / "probe") / (f"step-{step}" if step else "base")
         ranks.wait_for_everyone()
         with ExitStack() as stack:
-            # Loading a model and sampling draw random numbers, and training must draw the same ones as without the probe.
+            # The probe draws random numbers, and training must draw the same ones as without it.
             devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
             stack.enter_context(torch.random.fork_rng(devices))
             live, engine, dtype = stack.enter_context(self.opened(model, chat))
@@ -151,8 +151,10 @@ class ProbeCallback(TrainerCallback):
             self.results[folder.name] = run_probe(engine, chat, info, probe, folder, self.sets)
 
     def report(self, args: Any, state: Any, control: Any, folder: Path) -> None:
-        """Print the headlines and hand them to the trainer's reporters; wandb gets all figures. `trainer.log` would drop what
-        trl has collected for its next log."""
+        """Print the headlines and hand them to the trainer's reporters; wandb gets all figures.
+
+        `trainer.log` would drop what trl has collected for its next log.
+        """
         say(f"{folder}: {headline_line(folder)}")
         track_probe(folder)
         if self.trainer is None:

@@ -1,8 +1,8 @@
 """What a run begins with besides its recipe: the checkpoint of its base, its data and its simulated user.
 
 A recipe names folders and files, and these may hold something else when the run is resumed: a run directory has a newer
-checkpoint, a file has other rows. The completion marker of each checkpoint records the inputs. A resumed run uses the recorded
-base, and refuses other weights, data and users.
+checkpoint, a file has other rows. The completion marker of each checkpoint records the inputs. A resumed run uses the
+recorded base, and refuses other weights, data and users.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from nextturn.probe.models.weights import sha256_of_seen
 from nextturn.train.sections import DpoRecipe, GrpoRecipe, SftRecipe, TrainRecipe
 
 Inputs = dict[str, dict[str, Any]]
-"""By kind (model, data, validation, simulator): where the input is (`path`), and the hashes and versions that identify it."""
+"""By kind (model, data, validation, simulator): where the input is (`path`), and what identifies it."""
 BASE_OF = "base_of.json"
 _VIEWS: dict[type[TrainRecipe], str] = {SftRecipe: "sft", DpoRecipe: "preference", GrpoRecipe: "rl"}
 _Rows = Sequence[Mapping[str, list[int]]]
 
 
 def recorded(run_dir: Path) -> Inputs:
-    """Return the inputs that a run was begun with; {} for a run without a checkpoint, and for one of an earlier version.
+    """Return the inputs that a run was begun with; {} if it has no checkpoint, or one of an earlier version.
 
     The hashes of large files are taken from there, so that a file of the same size and time is not read again.
     """
@@ -47,7 +47,7 @@ def to_record(inputs: Inputs) -> dict[str, Any]:
 
 
 def find_base(name: str, run_dir: Path, known: Inputs) -> tuple[ModelFolder, dict[str, Any]]:
-    """Return the model that a run starts from, and what identifies it: the recorded one, else the one that `name` stands for now.
+    """Return the model that a run starts from (the recorded one, else what `name` stands for now), and its record.
 
     Raises:
         ModelError: There is no such model.
@@ -84,13 +84,13 @@ def _state(folder: Path) -> str:
 
 def _changed(run_dir: Path, kind: str, known: Inputs, how: str) -> SettingsChanged:
     return SettingsChanged(
-        f"{run_dir}: the {kind} that this run was begun with, {known[kind]['path']}, {how}; restore it, or begin another run "
-        "with --train.output_dir ANOTHER"
+        f"{run_dir}: the {kind} that this run was begun with, {known[kind]['path']}, {how}; restore it, or begin another "
+        "run with --train.output_dir ANOTHER"
     )
 
 
 def inputs_of(recipe: TrainRecipe, data: Path, validation: Path | None) -> Inputs:
-    """Return the data that a stage reads (its view of a build, or the whole file or folder), and the simulated user of GRPO."""
+    """Return the data that a stage reads, which are its view of a build or a file, and the simulated user of GRPO."""
     found: Inputs = {}
     for kind, path in (("data", data), ("validation", validation)):
         if path is not None:

@@ -100,7 +100,7 @@ def probe_checkpoints(
 
 @dataclass(eq=False)
 class CheckpointProbe(ProbeCallback):
-    """A `ProbeCallback` whose models are folders: the base, and the checkpoints of the run. Arguments as of `probe_checkpoints`."""
+    """A `ProbeCallback` whose models are folders: base and checkpoints. Arguments as of `probe_checkpoints`."""
 
     trainer: Any
     probe: ProbeSection

@@ -175,8 +175,8 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
 def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None:
     """Have `trainer` mark each checkpoint complete once all processes have saved it.
 
-    Call it before adding callbacks that read checkpoints. It takes over transformers' rotation (`save_total_limit`), which
-    would delete the base of another run, and the last complete checkpoint before the new one is marked.
+    Call it before adding callbacks that read checkpoints. It takes over transformers' rotation (`save_total_limit`),
+    which would delete the base of another run, and the last complete checkpoint before the new one is marked.
 
     Args:
         inputs: What the markers record (train/inputs.py).
@@ -207,7 +207,7 @@ def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None
 
 
 def rotate(run_dir: Path, limit: int | None, best: str | None = None) -> None:
-    """Delete all but the newest `limit` checkpoints (None: keep all), the best one, and those that other runs start from."""
+    """Delete all but the newest `limit` checkpoints (None: all), the best, and those that other runs start from."""
     for _, folder in list_checkpoints(run_dir)[limit:] if limit else []:
         if not is_base(folder) and folder != Path(best or ""):
             shutil.rmtree(folder, ignore_errors=True)

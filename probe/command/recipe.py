@@ -37,10 +37,10 @@ Named = Annotated[str, Field(pattern=f"^{NAMED}$")]
 
 
 class Mark(Enum):
-    """A mark on a key (`Annotated[int, Mark.FREE]`) that says where the key may differ. A key without a mark identifies a run."""
+    """Where a key may differ, as in `Annotated[int, Mark.FREE]`. A key without a mark identifies a run."""
 
     FREE = auto()
-    """In a run, probe or build that is resumed: it changes speed, place or what is shown, and nothing that is computed."""
+    """In a run, probe or build that is resumed: it changes speed, place or what is shown, not what is computed."""
     IN_PROBES = auto()
     """In a probe that is resumed: it changes no figure, or a hash or version in the probe's settings stands for it."""
     COMPARED = auto()
@@ -48,7 +48,7 @@ class Mark(Enum):
     IN_BUILDS = auto()
     """In a build that is resumed: another program runs the same model."""
     AFTER_BUILDS = auto()
-    """Between a finished build and the recipe that names it for training, which does not repeat the options of the build."""
+    """Between a finished build and the recipe that training names, which does not repeat the options of the build."""
 
 
 class RecipeSection(BaseModel):
@@ -154,7 +154,7 @@ def recipe_dict(recipe: BaseModel, *without: Mark) -> dict[str, Any]:
     plain = recipe.model_dump(mode="json")
     for name, field in type(recipe).model_fields.items():
         if any(mark in field.metadata for mark in without):
-            del plain[name]
+            plain.pop(name, None)  # trl's arguments are there only if given
         elif without and isinstance(section := getattr(recipe, name), RecipeSection):
             plain[name] = recipe_dict(section, *without)
     return plain

@@ -472,8 +472,8 @@ def _level(estimate: Estimate) -> str:
     return "low" if estimate.ci95[1] < LOW else "high" if estimate.ci95[0] >= LOW else "unclear"
 
 
-# --- Were these runs measured alike? Every setting must agree unless its key has the mark, so a setting that nobody thought of
-# makes runs incomparable and never silently comparable.
+# --- Were these runs measured alike? Every setting must agree unless its key has the mark, so a setting that nobody
+# thought of makes runs incomparable and never silently comparable.
 
 MAY_DIFFER = may_differ(ProbeSection, Mark.COMPARED)
 
