@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
 
     recipe = load_data_recipe(options.recipe, overrides)  # a wrong recipe is reported before any large import
 
-    from nextturn.data_builders.build import Build, finished
+    from nextturn.data_builders.build import Build, is_built
     from nextturn.data_builders.card import CARD
     from nextturn.data_builders.dry_run import dry_run
     from nextturn.probe.command.errors import DataError, SetOutOfReach
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> None:
         for line in dry_run(build, out):
             print(visible(line))
         return
-    done = finished(out, recipe)
+    done = is_built(out, recipe)
     manifest = read_json(out / "manifest.json") if done else Build(recipe).run(out)
     rejected = "".join(f", {n} {reason}" for reason, n in manifest["rejected"].items())
     page, asked, kept = out / CARD, manifest["asked"], manifest["kept"]

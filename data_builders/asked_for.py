@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from nextturn.data_builders.sections import wordings
-from nextturn.probe.data.messages import Message
-from nextturn.probe.text.grading import asks, lenient_answer, says, strict_answer
+from nextturn.probe.text.grading import asks, lenient_answer, strict_answer
 from nextturn.probe.text.words import content_stems, rough_sentences, stem
 
 ABOUT = ("withheld", "anything", "given", "following", "other")
@@ -60,13 +59,6 @@ def marked_answer(text: str) -> str | None:
     if answer is None and _STATED_ANSWER.search(text) and not text.rstrip().endswith("?"):
         answer = lenient_answer(text)
     return answer[:LONGEST_ANSWER] if answer else None
-
-
-def states_result(answer: str, prompt: Sequence[Message], reply: str) -> bool:
-    """Return True if a reply to a prompt marks an answer, or states the right one although the prompt does not."""
-    if marked_answer(reply) is not None:
-        return True
-    return says(reply, answer) and not any(says(message["content"], answer) for message in prompt)
 
 
 def questions(text: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Build a data directory from a recipe, shard by shard.
+"""Build a data directory from a recipe, part by part.
 
-settings.json is written first, manifest.json last. A shard covers a range of problems and depends only on the settings and
-on earlier shards, so a build that was killed skips the finished shards and ends with the same bytes; the replies of models are
+settings.json is written first, manifest.json last. A part covers a range of problems and depends only on the settings and
+on earlier parts, so a build that was killed skips the finished parts and ends with the same bytes; the replies of models are
 stored as they come. All sources are read and checked before the directory is created.
 """
 
@@ -16,12 +16,11 @@ from typing import Any
 
 from nextturn.data_builders.card import CARD, WARN, card, user_notes
 from nextturn.data_builders.dialogue.conversation import ConversationMaker
-from nextturn.data_builders.dialogue.roles import open_model
 from nextturn.data_builders.preferences import write_pairs
 from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.quality import QualityFilter, probe_files
 from nextturn.data_builders.replay import ReplayRows
-from nextturn.data_builders.rows import rl_rows, sft_row
+from nextturn.data_builders.rows import rl_columns, rl_rows, sft_row
 from nextturn.data_builders.scripted import converse, plan
 from nextturn.data_builders.sections import DataRecipe, Dialogue, SimulatorSection, shaping
 from nextturn.data_builders.sharded import Teller
@@ -30,35 +29,30 @@ from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.written import FILE, only_talk, written
 from nextturn.probe.command import files
 from nextturn.probe.command.errors import BadInput, DataError, SetOutOfReach
+from nextturn.probe.command.recipe import Mark, may_differ
 from nextturn.probe.command.terminal import say
+from nextturn.probe.engines.ask import open_model
 from nextturn.probe.questions.sets import PACKAGED
 
 Row = dict[str, Any]
 WORK = ".work"
 """Subdirectory for files that are needed only during the build."""
-_FEW = 50  # with fewer conversations the shares of kinds are left to chance
 _REASONS_SHOWN = 4
 NEEDS = (
     "these conversations need problems (`source.path`) and a model: a folder or hub id (`dialogue.policy.model`), or a "
     "server (`dialogue.policy: {engine: openai, server: {urls, model}}`); recipes/written.yaml needs nothing"
-)
-_MAY_DIFFER = ("source.path:", "preferences.model", "dialogue.simulator")
-# Transformers or vLLM, which run the same model. A server differs in further keys.
-_RUN_BY = (
-    *("dialogue.policy.engine:", "dialogue.simulator.runs_on:", "preferences.model.engine:", "replay.model.engine:"),
-    "dialogue.simulator.engine: 'vllm' then, 'hf' now",
 )
 
 
 def build(recipe: DataRecipe, out: Path | None = None) -> Path:
     """Build the recipe's data into `out` (default: the recipe's output.path), unless it holds a finished build already."""
     folder = out or Path(recipe.output.path)
-    if not finished(folder, recipe, elsewhere=True):
+    if not is_built(folder, recipe, elsewhere=True):
         Build(recipe).run(folder)
     return folder
 
 
-def finished(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
+def is_built(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     """Return True if `out` holds a finished build of this recipe. The sources are not opened.
 
     Args:
@@ -70,11 +64,11 @@ def finished(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     """
     if not (out / "manifest.json").is_file():
         return False
-    recipe, before = with_simulator(recipe), settings_of(out)
+    recipe, before = with_simulator(recipe), built_settings(out)
     inputs = before["inputs"].items()
     hashes = {name: files.sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
     now = {**shaping(recipe), "inputs": hashes}
-    files.refuse_changes(out, "built", before, now, (*_RUN_BY, *(_MAY_DIFFER if elsewhere else ())))
+    _refuse_changes(out, before, now, *([Mark.AFTER_BUILDS] if elsewhere else []))
     for line in files.differences(before, now):
         say(f"{out}: using the finished build there, although its recipe differs: {line}")
     shutil.rmtree(out / WORK, ignore_errors=True)  # left by a build that was killed at its very end
@@ -143,7 +137,7 @@ class Build:
             hashes[FILE.name] = files.sha256_file(FILE)
         inputs = {**self.problems.inputs(), **self.replay.inputs(), **hashes, **own}
         self.settings: dict[str, Any] = {**shaping(recipe), "inputs": inputs}
-        self.teller = Teller(recipe)
+        self.teller = Teller(recipe) if recipe.sharded else None
 
     def conversations(self, index: int) -> Iterator[Conversation]:
         """Yield the scripted conversations about problem `index`."""
@@ -151,7 +145,7 @@ class Build:
         for kind in plan(task, seed, settings):
             yield converse(task, kind, seed, settings)
 
-    def shards(self) -> list[range]:
+    def parts(self) -> list[range]:
         size, every = self.recipe.output.shard_size, range(len(self.problems))
         return [every[start : start + size] for start in every[::size]]
 
@@ -174,8 +168,8 @@ class Build:
         if self.written and not resumed(out, "written", quality, self.teller):
             indices = range(0 if len(self.problems) else len(self.written))
             replay = (row for index in indices for row in self.replay.rows(index))
-            write_shard(out, "written", self.filtered([*self.written, *replay], quality))
-        self.write_shards(out, quality)
+            write_part(out, "written", self.filtered([*self.written, *replay], quality))
+        self.write_parts(out, quality)
         with files.atomic(out / "rejected.jsonl") as file:
             for part in sorted((out / "rejected").glob("part-*.jsonl")):
                 with part.open("rb") as source:
@@ -185,28 +179,28 @@ class Build:
             totals["pairs"] = write_pairs(self.recipe.preferences, out, out / WORK / "preferences", self.recipe.seed)
         return self.finish(out, totals, quality)
 
-    def write_shards(self, out: Path, quality: QualityFilter) -> None:
-        """Write each shard that an earlier run has not written: conversations about its problems, and their replay rows."""
+    def write_parts(self, out: Path, quality: QualityFilter) -> None:
+        """Write each part that an earlier run has not written: conversations about its problems, and their replay rows."""
         from tqdm import tqdm
 
-        shards = {f"{number:05}": shard for number, shard in enumerate(self.shards())}
-        while shards and resumed(out, next(iter(shards)), quality, self.teller):
-            del shards[next(iter(shards))]
+        parts = {f"{number:05}": part for number, part in enumerate(self.parts())}
+        while parts and resumed(out, next(iter(parts)), quality, self.teller):
+            del parts[next(iter(parts))]
         total = len(self.problems)
-        done = total - sum(map(len, shards.values()))
+        done = total - sum(map(len, parts.values()))
         with ExitStack() as stack:
             maker = stack.enter_context(self.maker(out / "calls")) if self.recipe.dialogue else None
             bar = stack.enter_context(tqdm(total=total, initial=done, unit=" problems", disable=not total))
-            for name, shard in shards.items():
-                by_problem: Iterable[Iterable[Conversation]] = map(self.conversations, shard)
+            for name, part in parts.items():
+                by_problem: Iterable[Iterable[Conversation]] = map(self.conversations, part)
                 if maker is not None:
-                    by_problem = made = maker.conversations([self.problems[index] for index in shard])
-                    if not shard.start:
+                    by_problem = made = maker.conversations([self.problems[index] for index in part])
+                    if not part.start:
                         self.check_yield(made)
-                pairs = zip(shard, by_problem, strict=True)
+                pairs = zip(part, by_problem, strict=True)
                 rows = (row for index, own in pairs for row in (*own, *self.replay.rows(index)))
-                write_shard(out, name, self.filtered(rows, quality))
-                bar.update(len(shard))
+                write_part(out, name, self.filtered(rows, quality))
+                bar.update(len(part))
 
     @contextmanager
     def maker(self, folder: Path) -> Iterator[ConversationMaker]:
@@ -239,9 +233,9 @@ class Build:
     def filtered(self, conversations: Iterable[Conversation], quality: QualityFilter) -> dict[str, list[Row]]:
         """Return the rows by view: rejected ones with their reason, and the sft and rl rows of kept ones."""
         views: dict[str, list[Row]] = {name: [] for name in ("rejected", "rl", "sft")}
-        if self.recipe.sharded:
+        if teller := self.teller:
             conversations = (
-                each for made in conversations for each in (made, self.teller.sharded(made)) if each is not None
+                each for made in conversations for each in (made, teller.sharded(made)) if each is not None
             )
         talk = self.recipe.chosen is not None and self.recipe.chosen.loss_on == "talk"
         for conversation in conversations:
@@ -252,12 +246,10 @@ class Build:
             else:
                 if talk and conversation.source == "written":
                     row["messages"] = only_talk(row["messages"])
-                self.teller.remember(row)
+                if teller:
+                    teller.remember(row)
                 views["sft"].append(row)
-                views["rl"] += [
-                    {name: value for name, value in vars(prompt).items() if name != "columns"}
-                    for prompt in rl_rows(conversation)
-                ]
+                views["rl"] += map(rl_columns, rl_rows(conversation))
         return views
 
     def totals(self, out: Path) -> dict[str, Any]:
@@ -291,9 +283,6 @@ class Build:
             say(f"{out}: {note}")
         page, giveaway = card(rows, _rows(lost), self.settings, quality.checked, calls, views, notes)
         files.write_atomic(out / CARD, page)
-        kinds = Counter[str](row["kind"] for row in _rows(*parts["sft"], lost) if row["source"] != "written")
-        if shortfall := self.shortfall(kinds):
-            say(f"note: {out}: {shortfall}")
         auc, limit = giveaway.value, self.quality.max_giveaway
         if auc is not None and auc > WARN:
             message = (
@@ -326,40 +315,24 @@ class Build:
         shutil.rmtree(out / WORK, ignore_errors=True)
         return manifest
 
-    def shortfall(self, kinds: Counter[str]) -> str:
-        """Return a note on scripted kinds with less than half of the share in the recipe; "" if there are none.
-
-        Args:
-            kinds: Conversations by kind, rejected ones included.
-        """
-        shares = self.recipe.conversations.shares
-        total = sum(kinds[kind] for kind in shares)
-        if self.recipe.dialogue is not None or total < _FEW:
-            return ""
-        few = ", ".join(
-            f"{kind} {kinds[kind] / total:.1%} of {total:,} (expected {share:.0%})"
-            for kind, share in shares.items()
-            if kinds[kind] / total < share / 2
-        )
-        return f"few of these problems have the material for {few}; other problems give more" if few else ""
-
 
 def _rows(*paths: Path) -> Iterator[Row]:
     return (row for path in paths for _, row in files.read_jsonl(path))
 
 
-def resumed(out: Path, name: str, quality: QualityFilter, teller: Teller) -> bool:
-    """Return True if an earlier run wrote this shard, and load its kept rows into the quality filter and the teller."""
+def resumed(out: Path, name: str, quality: QualityFilter, teller: Teller | None) -> bool:
+    """Return True if an earlier run wrote this part, and load its kept rows into the quality filter and the teller."""
     path = out / f"sft/part-{name}.jsonl"
     if not path.is_file():
         return False
     for _, row in files.read_jsonl(path):
         quality.remember(row["messages"], row["kind"])
-        teller.remember(row)
+        if teller:
+            teller.remember(row)
     return True
 
 
-def settings_of(out: Path) -> dict[str, Any]:
+def built_settings(out: Path) -> dict[str, Any]:
     """Return the settings of the build in `out`, without unused defaults of earlier versions, which generated problems."""
     settings: dict[str, Any] = files.read_json(out / "settings.json")
     if settings.get("eval") == {"accuracy_n": 0}:
@@ -369,6 +342,14 @@ def settings_of(out: Path) -> dict[str, Any]:
     return settings
 
 
+def _refuse_changes(out: Path, before: dict[str, Any], now: dict[str, Any], *where: Mark) -> None:
+    free = may_differ(DataRecipe, Mark.IN_BUILDS, *where)
+    engines = {((settings.get("dialogue") or {}).get("simulator") or {}).get("engine") for settings in (before, now)}
+    if engines <= {"hf", "vllm"}:  # other simulators may differ in nothing but this key
+        free += ("dialogue.simulator.engine",)
+    files.refuse_changes(out, "built", before, now, free)
+
+
 def claim(out: Path, settings: dict[str, Any]) -> None:
     """Write settings.json, or check that the existing one has the same settings."""
     if out.exists() and not out.is_dir():
@@ -376,14 +357,14 @@ def claim(out: Path, settings: dict[str, Any]) -> None:
     if out.is_dir():
         files.remove_unfinished(out)
     if (out / "settings.json").is_file():
-        files.refuse_changes(out, "built", settings_of(out), settings, _RUN_BY)
+        _refuse_changes(out, built_settings(out), settings)
     elif out.is_dir() and any(out.iterdir()):
         raise BadInput(f"{out}: holds other files and is no data build; give an empty or new directory with --out")
     else:
         files.write_json(out / "settings.json", settings)
 
 
-def write_shard(out: Path, name: str, views: dict[str, list[Row]]) -> None:
-    """Write the files of a shard. The sft file comes last: it marks the shard as written."""
+def write_part(out: Path, name: str, views: dict[str, list[Row]]) -> None:
+    """Write the files of a part. The sft file comes last: it marks the part as written."""
     for view, rows in views.items():
         files.write_jsonl(out / f"{view}/part-{name}.jsonl", rows)

@@ -17,7 +17,7 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
     """Yield the lines of a dry run. They contain text of problems as it is, so print them with `visible`."""
     recipe, problems, written = build.recipe, len(build.problems), len(build.written)
     others = f" and {written:,} written conversations" if written else ""
-    yield f"would write {out}: {problems:,} problems in {len(build.shards()):,} shards{others}"
+    yield f"would write {out}: {problems:,} problems in {len(build.parts()):,} parts{others}"
     if recipe.dialogue is None:
         yield from _scripted(build)
     else:

@@ -37,7 +37,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _ODD = np.uint64(1)
 
 
-def hashed(text: str) -> Hashes:
+def word_hashes(text: str) -> Hashes:
     """Return the words and marks of a text, ignoring case and white space: shape (words,). Odd numbers are words."""
     words = _WORD.findall(ASY.sub(" drawing ", text).lower())
     return np.fromiter(map(_word_hash, words), dtype=np.uint64, count=len(words))
@@ -119,7 +119,7 @@ class KeptRows:
         Args:
             texts: Its messages. The text is compared without white space, the wording without numbers and capitalized
                 words.
-            words: `hashed` of each message.
+            words: `word_hashes` of each message.
         """
         text = "\n".join("".join(message.split()) for message in texts).lower()
         both = _hash64(text.encode(errors="replace")), _hash64(masked(" ".join(texts)).encode(errors="replace"))
@@ -197,7 +197,7 @@ class ProbeTexts:
         rows, grams, owners = [0] * len(sets), [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.int64)]
         for owner, path in enumerate(sets.values()):
             for number, row in read_jsonl(path):
-                row_grams = [np.unique(_compared(hashed(text))) for text in _texts(row)]
+                row_grams = [np.unique(_compared(word_hashes(text))) for text in _texts(row)]
                 if not row_grams:
                     expected = ", ".join(_TEXT_FIELDS)
                     raise DataError(f"{path}:{number}: nothing to decontaminate against, expected one of {expected}")
@@ -214,7 +214,7 @@ class ProbeTexts:
     def overlap(self, turns: Iterable[Hashes], questions: Iterable[Hashes]) -> str | None:
         """Return the first set that shares a run of words with these texts, or a short question with `questions`.
 
-        Both arguments hold `hashed` texts.
+        Both arguments hold `word_hashes` texts.
         """
         if not len(self._grams):
             return None

@@ -25,8 +25,9 @@ from nextturn.data_builders.numbers import (
     squeezed,
     stands_in,
 )  # fmt: skip
-from nextturn.data_builders.tasks import Gap, Mistake, Step, Task
+from nextturn.data_builders.tasks import Mistake, Step, Task
 from nextturn.probe.questions.sets import Problem
+from nextturn.probe.questions.simulation import Fact
 from nextturn.probe.text.grading import boxed
 from nextturn.probe.text.words import stem, words
 
@@ -81,8 +82,8 @@ _IN_ORDER = re.compile(
 _MOST_NUMBERS = 3000  # characters; a longer problem is a page of its own
 
 
-def gaps(problem: Problem, question: Text, solution: Text) -> Iterator[Gap]:
-    """Yield a gap for each fact that can be left out. Each question reads as if nothing were missing."""
+def gaps(problem: Problem, question: Text, solution: Text) -> Iterator[Fact]:
+    """Yield each fact that can be left out, with a question that reads as if nothing were missing."""
     if len(question.raw) > _MOST_NUMBERS or "(A)" in question.raw:
         return
     formulas = () if _IN_ORDER.search(solution.raw) else formula_gaps(question)
@@ -105,7 +106,7 @@ def gaps(problem: Problem, question: Text, solution: Text) -> Iterator[Gap]:
             yield gap
 
 
-def _needed(gap: Gap, solution: str) -> bool:
+def _needed(gap: Fact, solution: str) -> bool:
     """Return True if the solution uses the fact: it writes the formula, or calculates with the number."""
     value = number(gap.value)
     if value is None:
@@ -141,8 +142,8 @@ _COMMAND = re.compile(r"\\[A-Za-z]+")
 _LONGEST_FORMULA = 90
 
 
-def formula_gaps(text: Text) -> Iterator[Gap]:
-    """Yield a gap for each equation that can be left out."""
+def formula_gaps(text: Text) -> Iterator[Fact]:
+    """Yield each equation that can be left out."""
     by_start = {formula.start: formula for formula in text.formulas}
     for form in _CUTS:
         for match in form.finditer(text.mask):
@@ -176,7 +177,7 @@ def _without(text: Text, start: int, end: int) -> str:
     return f"{before}{after}".strip()
 
 
-def _formula_gap(text: Text, cut: tuple[int, int], inner: str, defines: bool) -> Gap | None:
+def _formula_gap(text: Text, cut: tuple[int, int], inner: str, defines: bool) -> Fact | None:
     """Return the question without an equation, or None if the equation cannot be asked for.
 
     It is asked for by what is left: the value of a name, or an equation for the letters of other formulas.
@@ -222,7 +223,7 @@ def _formula_gap(text: Text, cut: tuple[int, int], inner: str, defines: bool) ->
         names = f"${letters[0]}$" if len(letters) == 1 else f"${'$, $'.join(letters[:-1])}$ and ${letters[-1]}$"
         clause, value, thing = f"which {other}equation holds for {names}", inner, f"the equation for {names}"
         ask = f"W{clause[1:]}?"
-    return Gap(question, clause, ask, f"It's ${inner}$.", f"${inner}$", value, thing)
+    return Fact(question, clause, ask, f"It's ${inner}$.", f"${inner}$", value, thing)
 
 
 # --- Numbers that can be withheld: a count whose noun reads without it, "her 5 friends", "the box of 40 light bulbs".
@@ -242,8 +243,8 @@ _NO_NOUN = re.compile(
 )
 
 
-def number_gaps(text: Text) -> Iterator[Gap]:
-    """Yield a gap for each count that can be left out."""
+def number_gaps(text: Text) -> Iterator[Fact]:
+    """Yield each count that can be left out."""
     for match in _COUNT.finditer(text.raw):
         noun, before = _NOUN.match(text.raw, match.end()), text.raw[: match.start()]
         holder = _HOLDER.search(before)
@@ -258,7 +259,7 @@ def number_gaps(text: Text) -> Iterator[Gap]:
         question = _without(text, match.start(), match.end() + 1)
         if _follows(int((match[1] or match[2]).replace(",", "")), question):
             continue
-        yield Gap(question, f"how many {counted} {where}", ask, f"It's {short}.", short, match[1] or match[2])
+        yield Fact(question, f"how many {counted} {where}", ask, f"It's {short}.", short, match[1] or match[2])
 
 
 def _follows(value: int, rest: str) -> bool:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
-from nextturn.data_builders.dialogue.roles import Ask, open_model
-from nextturn.data_builders.rows import load_rl_rows, read_sft_rows
+from nextturn.data_builders.dialogue.replies import Parsed, read_assistant
+from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
 from nextturn.data_builders.sections import Preferences
 from nextturn.probe.command.files import write_jsonl
 from nextturn.probe.data.messages import Message, assistant
+from nextturn.probe.engines.ask import Ask, Reply, ask, open_model
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.text.equality import same_answer
 from nextturn.probe.text.grading import boxed, outcome, strict_answer
@@ -46,18 +46,18 @@ class PairDraft:
 def draft_pairs(out: Path) -> list[PairDraft]:
     """Return a draft, in order, for each conversation of a build whose first reply asks or answers as it should.
 
-    All shards of the build must be written.
+    All parts of the build must be written.
     """
     sft, prompts = (sorted((out / view).glob("part-*.jsonl")) for view in ("sft", "rl"))
-    conversations = {row["id"]: row["messages"] for path in sft for row in read_sft_rows(path)}
+    conversations = {row["id"]: row["messages"] for path in sft for row in load_sft_rows(path)}
     drafts: list[tuple[str, PairDraft]] = []
     for row in (row for path in prompts for row in load_rl_rows(path) if not row.turn):
         messages = conversations[row.id.rpartition("-")[0]]
         reply = messages[1]["content"]
-        if row.clause and outcome(reply, truncated=False) == "asked":
+        if row.fact.clause and outcome(reply, truncated=False) == "asked":
             solutions = (message["content"] for message in messages[3::2] if boxed(message["content"]))
             drafts.append((row.problem, PairDraft(row.id, "ask", row.prompt, reply, next(solutions, ""))))
-        elif not row.clause and same_answer(strict_answer(reply), row.answer):
+        elif not row.fact.clause and same_answer(strict_answer(reply), row.answer):
             drafts.append((row.problem, PairDraft(row.id, "answer", row.prompt, reply, "")))
     # The first preferred reply of the opposite kind about the same problem; without one, the solution after the reveal.
     first = {(problem, draft.kind): draft.chosen for problem, draft in reversed(drafts)}
@@ -95,7 +95,7 @@ def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[
             for name, draft in drafts.items()
         ]
         with open_model("replay", section.model, seed, "preferences.model", work) as model:
-            answers = model.ask(asks, section.tries)
+            answers = ask(model, asks, section.tries)
         for name, answer in zip(drafts, answers, strict=True):
             none = "" if len(answer.unusable) >= section.tries else None
             replies[name] = answer.parsed.text if answer.parsed is not None else none

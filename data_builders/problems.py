@@ -1,6 +1,6 @@
 """The problems of a recipe by number: those of a file, filtered and shuffled by seed.
 
-Problem `i` does not depend on the problems before it, so a build can resume at any shard. A file is read and checked
+Problem `i` does not depend on the problems before it, so a build can resume at any part. A file is read and checked
 completely before anything is written.
 """
 
@@ -17,9 +17,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from nextturn.data_builders.gaps import task_from
 from nextturn.data_builders.numbers import stands_in
-from nextturn.data_builders.sections import Source
+from nextturn.data_builders.sections import Source, file_of
 from nextturn.data_builders.tasks import Task
 from nextturn.probe.command.errors import DataError, RecipeError
+from nextturn.probe.command.files import cache_root, json_line, sha256_text, write_atomic
+from nextturn.probe.command.recipe import load_named
+from nextturn.probe.command.timelimit import described
 from nextturn.probe.data.tables import sha256_of
 from nextturn.probe.questions.sets import Problem, locate, read_problems
 
@@ -49,8 +52,10 @@ class Problems:
         self.path: Path | None = None
         self._problems: list[Problem] = []
         self._n = 0
+        self._files: dict[str, str] = {}  # of a source of one's own
         selected = [key for key in ("path", "kinds", "levels", "subjects") if getattr(source, key)]
-        keys = ("kinds", "subjects") if source.kind == "written" else ("path", "levels", "subjects")
+        of_file = ("levels", "subjects") if ":" in source.kind else ("path", "levels", "subjects")
+        keys = ("kinds", "subjects") if source.kind == "written" else of_file
         if unused := [key for key in selected if key not in keys]:
             expected = ", ".join(keys)
             raise RecipeError(f"{where}.{unused[0]}: not a key of kind `{source.kind}`, expected n, {expected}")
@@ -58,8 +63,11 @@ class Problems:
             return
         if source.kind == "jsonl" and source.path is None:
             raise RecipeError(f"{where}.path: missing, expected a file with question and answer")
-        self.path = locate(_TRAIN_SETS.get(source.kind, source.kind), source.path)
-        name = source.kind if source.kind != "jsonl" else None
+        if ":" in source.kind:
+            self.path, self._files = _stored_rows(source.kind, where), file_of(source.kind)
+        else:
+            self.path = locate(_TRAIN_SETS.get(source.kind, source.kind), source.path)
+        name = source.kind.partition(":")[0] if source.kind != "jsonl" else None
         problems = [problem for problem in read_problems(self.path, name) if _is_wanted(problem, source)]
         if reserved:
             problems = _part(problems, reserved, replay)
@@ -108,7 +116,25 @@ class Problems:
 
     def inputs(self) -> dict[str, str]:
         """Return the sha256 of each file, so that a changed file counts as a changed setting."""
-        return {str(self.path): sha256_of(self.path)} if self.path else {}
+        return {str(self.path): sha256_of(self.path), **self._files} if self.path else {}
+
+
+def _stored_rows(name: str, where: str) -> Path:
+    """Store the rows of a source of one's own as a file, which is read as any other.
+
+    Raises:
+        RecipeError: The source cannot be loaded, fails, or gives something that JSON does not have.
+    """
+    try:
+        text = "".join(map(json_line, load_named(name)()))
+    except Exception as error:
+        raise RecipeError(
+            f"{where}.kind: {name} cannot be used ({described(error).removeprefix('error: ')}); expected MODULE:NAME of a class "
+            "or function that gives rows with question and answer (docs/data.md, Sources)"
+        ) from error
+    path = cache_root() / "sources" / f"{sha256_text(text)[:16]}.jsonl"
+    write_atomic(path, text)
+    return path
 
 
 def _as_task(problem: Problem, path: Path | None) -> Task:
@@ -130,6 +156,8 @@ def _as_task(problem: Problem, path: Path | None) -> Task:
     ends = ((mistake.at, len(task.steps) - (not mistake.did)) for mistake in task.mistakes)
     if not all(0 <= at < end for at, end in ends):
         raise DataError(f"{path}: the problem {problem.id!r}: mistakes: `at` is not the index of a step")
+    if not all(text for fact in task.gaps for name, text in vars(fact).items() if name != "thing"):
+        raise DataError(f"{path}: the problem {problem.id!r}: gaps: every text but `thing` is needed")
     return task
 
 

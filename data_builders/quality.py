@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from nextturn.data_builders.duplicates import KeptRows, ProbeTexts, hashed
+from nextturn.data_builders.duplicates import KeptRows, ProbeTexts, word_hashes
 from nextturn.data_builders.numbers import states
 from nextturn.data_builders.sections import Quality
 from nextturn.data_builders.tasks import Conversation
@@ -43,7 +43,7 @@ ASKED_ABOUT = ("underspecified", "sharded")
 """Kinds whose first user message lacks a needed fact."""
 
 
-def form(conversation: Conversation) -> str | None:
+def form_fault(conversation: Conversation) -> str | None:
     roles = [message["role"] for message in conversation.messages]
     if not roles or len(roles) % 2 or roles != ["user", "assistant"] * (len(roles) // 2):
         return "roles"
@@ -52,7 +52,7 @@ def form(conversation: Conversation) -> str | None:
     return None
 
 
-def asking(conversation: Conversation) -> str | None:
+def asking_fault(conversation: Conversation) -> str | None:
     """Check that the first reply asks exactly when a fact is missing, and that no solution ends with a question."""
     replies = [message["content"] for message in conversation.messages[1::2]]
     if conversation.kind in ANSWERED_AT_ONCE and asks(replies[0]):
@@ -64,7 +64,7 @@ def asking(conversation: Conversation) -> str | None:
     return None
 
 
-def answer(conversation: Conversation) -> str | None:
+def answer_fault(conversation: Conversation) -> str | None:
     """Check that the learned turns box the reference answer, and not before the missing fact was revealed.
 
     Later questions of a written conversation may have results of their own, so only its last turn with a box is compared.
@@ -112,9 +112,9 @@ _FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
 _DELIMITERS = re.compile(r"^(?:\$+|\\\(|\\\[)|(?:\$+|\\\)|\\\])$")
 
 
-def leak(conversation: Conversation) -> str | None:
+def leak_fault(conversation: Conversation) -> str | None:
     """Return "leak" if an assistant turn states the withheld text, "not_withheld" if a user turn does; else None."""
-    user_texts, hidden = "", conversation.hidden
+    user_texts, hidden = "", conversation.fact.value
     for message in conversation.messages[: conversation.reveal_at if hidden else 0]:
         text = message["content"]
         if message["role"] == "user":
@@ -201,12 +201,17 @@ class QualityFilter:
 
     def reason(self, conversation: Conversation) -> str | None:
         """Return why a conversation is rejected. None keeps it, and later ones are compared with it."""
-        if reason := form(conversation) or leak(conversation) or asking(conversation) or answer(conversation):
+        if (
+            reason := form_fault(conversation)
+            or leak_fault(conversation)
+            or asking_fault(conversation)
+            or answer_fault(conversation)
+        ):
             return reason
         texts = [message["content"] for message in conversation.messages]
-        words, task = [hashed(text) for text in texts], conversation.task
+        words, task = [word_hashes(text) for text in texts], conversation.task
         asked = [task.question, task.whole_beside, task.lacking_beside] if task and self.checked else []
-        if name := self._probe.overlap(words[1:], [words[0], *(hashed(text) for text in asked if text)]):
+        if name := self._probe.overlap(words[1:], [words[0], *(word_hashes(text) for text in asked if text)]):
             return f"contaminated:{name}"
         row = self._kept.fingerprint(texts, words, conversation.kind)
         if reason := self._kept.repeats(row, self._most_alike):
@@ -217,4 +222,4 @@ class QualityFilter:
     def remember(self, messages: Sequence[Message], kind: str) -> None:
         """Add a row that an earlier run of the same build kept."""
         texts = [message["content"] for message in messages]
-        self._kept.add(self._kept.fingerprint(texts, [hashed(text) for text in texts], kind))
+        self._kept.add(self._kept.fingerprint(texts, [word_hashes(text) for text in texts], kind))

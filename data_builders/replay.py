@@ -1,7 +1,7 @@
 """Replay: plain questions with their solutions, mixed in so that a model keeps its single-turn answers.
 
 The assistant turn is the reference solution, or the first right reply of a model. That model should be the one that will be
-trained, since its own answers are what it should not forget. Replay rows belong to problems by number, so a shard always
+trained, since its own answers are what it should not forget. Replay rows belong to problems by number, so a part always
 holds the same ones.
 """
 
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
-from nextturn.data_builders.dialogue.roles import Answer, Ask, open_model
+from nextturn.data_builders.dialogue.replies import Parsed, read_assistant
 from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.sections import DataRecipe, Source
 from nextturn.data_builders.tasks import Conversation, Task
 from nextturn.probe.command.files import read_jsonl, write_jsonl
 from nextturn.probe.data.messages import user
+from nextturn.probe.engines.ask import Answer, Ask, Reply, ask, open_model
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.text.equality import same_answer
 from nextturn.probe.text.grading import lenient_answer
@@ -112,7 +112,7 @@ class ReplayRows:
         """Have the model answer all questions, if the recipe names one.
 
         Args:
-            folder: Stores each reply at once, and in the end the outcome of each question, failures too. So shards that
+            folder: Stores each reply at once, and in the end the outcome of each question, failures too. So parts that
                 are already written stay valid when a build resumes.
 
         Raises:
@@ -126,7 +126,7 @@ class ReplayRows:
             return
         tasks = self.questions()
         with open_model("replay", asked, self.seed, "replay.model", folder) as model:
-            answers = model.ask([question(task, self.seed) for task in tasks.values()], section.tries)
+            answers = ask(model, [question(task, self.seed) for task in tasks.values()], section.tries)
         self._answers = {name: answered(answer, section.tries) for name, answer in zip(tasks, answers, strict=True)}
         write_jsonl(finished, ({"id": name, **vars(answer)} for name, answer in self._answers.items()))
 
@@ -135,7 +135,7 @@ def replay_id(task: Task) -> str:
     return f"{task.id}-replay"
 
 
-def question(task: Task, seed: int) -> Ask:
+def question(task: Task, seed: int) -> Ask[Parsed]:
     """Return a plain question whose reply has to be right.
 
     A reply is right if its marked answer, or else its last stated answer, is the reference answer: a model that was not told
@@ -150,11 +150,11 @@ def question(task: Task, seed: int) -> Ask:
     return Ask((user(task.question),), read, partial(item_seed, seed, replay_id(task), "replay"))
 
 
-def answered(answer: Answer, attempts: int) -> Answered:
+def answered(answer: Answer[Parsed], attempts: int) -> Answered:
     """Return the outcome of a question that was asked at most `attempts` times."""
     slips = [{"reason": parsed.unusable, "text": parsed.text} for parsed in answer.unusable]
     if answer.parsed is not None:
         return Answered(answer.parsed.text, "", slips, answer.calls)
     # A question with one wrong reply counts as wrong, even if the other replies were cut or empty.
     wrong = len(slips) == attempts and any(slip["reason"] == "wrong" for slip in slips)
-    return Answered("", "replay_wrong" if wrong else answer.missing, slips, answer.calls)
+    return Answered("", "replay_wrong" if wrong else f"replay_{answer.missing}", slips, answer.calls)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from nextturn.data_builders.numbers import states
 from nextturn.data_builders.quality import holds
 from nextturn.data_builders.tasks import Conversation
 from nextturn.probe.command.errors import DataError
 from nextturn.probe.data.messages import (
-    Message,
     check_messages,
     check_text,
     conversation_in,
@@ -23,8 +22,8 @@ from nextturn.probe.data.messages import (
     training_messages,
     user,
 )
-from nextturn.probe.data.tables import place, read_rows
-from nextturn.probe.questions.simulation import Intent
+from nextturn.probe.data.tables import is_saved, place, read_rows
+from nextturn.probe.questions.simulation import Fact, PromptRow
 from nextturn.probe.text.grading import boxed, reference_answer
 from nextturn.probe.text.words import rough_sentences
 
@@ -47,51 +46,47 @@ def sft_row(conversation: Conversation) -> dict[str, Any]:
     return {**row, **conversation.row}
 
 
-def shards(out: Path, view: str) -> list[Path]:
-    """Return the files of one view ("sft", "rl", ...) of a finished build, in order.
+def view_rows(path: Path, view: str) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Yield (file:line, number, row) for each row of one view ("sft", "rl" or "preference") of a finished build, or of a file in any
+    form of `probe.data.tables`.
 
     Raises:
-        DataError: The directory is no finished build, or has no rows of this view.
+        DataError: There is no such file, the directory is no finished build, or it has no rows of this view.
     """
-    if not (out / "manifest.json").is_file():
-        state = "is not finished" if (out / "settings.json").is_file() else "is no data build"
-        raise DataError(f"{out}: {state} (no manifest.json); build it with: nextturn data RECIPE --out {out}")
-    files = sorted((out / view).glob("part-*.jsonl"))
-    if not files:
-        raise DataError(f"{out}: has no {view} rows; its recipe makes none, or its conversations gave none")
-    return files
-
-
-def load_sft_rows(out: Path) -> Iterator[dict[str, Any]]:
-    """Yield all kept rows of a finished build, in order.
-
-    Raises:
-        DataError: The directory is no finished build, or a row is no conversation (file:line).
-    """
-    for path in shards(out, "sft"):
-        yield from read_sft_rows(path)
+    files = [path]
+    if path.is_dir() and not is_saved(path):
+        if not (path / "manifest.json").is_file():
+            state = "is not finished" if (path / "settings.json").is_file() else "is no data build"
+            raise DataError(f"{path}: {state} (no manifest.json); build it with: nextturn data RECIPE --out {path}")
+        files = sorted((path / view).glob("part-*.jsonl"))
+        if not files:
+            raise DataError(f"{path}: has no {view} rows; its recipe makes none, or its conversations gave none")
+    for file in files:
+        for number, row in read_rows(file):
+            yield place(file, number), number, row
 
 
 _SHOWN = 5
 """Faults of a file that a message shows."""
 
 
-def read_sft_rows(
+def load_sft_rows(
     path: Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file in any form of `probe.tables`, each with `messages` that end with the assistant.
+    """Yield the kept rows of a finished build or a file, each with `messages` that end with the assistant.
 
     Args:
         columns: The row's own names of columns, see `training_messages`.
         skipped: Gets the fault of each row that is no conversation; None makes faults an error.
 
     Raises:
-        DataError: Rows are no conversations, or have no assistant turn to learn. All are counted, and the first ones shown.
+        DataError: The build is not finished, or rows are no conversations, or have no assistant turn to learn. All are counted,
+            and the first ones shown.
     """
     faults, good = [] if skipped is None else skipped, 0
-    for number, row in read_rows(path):
+    for where, _, row in view_rows(path, "sft"):
         try:
-            messages = training_messages(row, place(path, number), columns)
+            messages = training_messages(row, where, columns)
         except DataError as error:
             faults.append(str(error))
             continue
@@ -121,107 +116,54 @@ def first_faults(faults: Sequence[str], path: Path) -> str:
 # --- The rl view: a conversation so far, and everything that a reward or a simulated user needs to continue it.
 #
 # A conversation gives one row per assistant turn, up to and including the first turn that boxes an answer. What follows a
-# full answer is discussion of it, whose result is known. The policy sees nothing but `prompt`.
+# full answer is discussion of it, whose result is known.
 
-_Text = Annotated[str, StringConstraints(pattern=r"\S")]
-
-
-@dataclass(frozen=True)
-class RlRow:
-    """A prompt for reinforcement learning.
-
-    Attributes:
-        kind: The conversation's kind, such as "underspecified"; "" if the file does not say it.
-        turn: Number of assistant turns in the prompt.
-        prompt: Messages; the last one is the user's.
-        problem: The whole problem, which a simulated user knows.
-        hidden: Texts of the problem that nobody has said yet.
-        clause, thing, reveal, short: The withheld fact, as in `data_builders.tasks.Gap`; "" if nothing is withheld.
-        ask: The reply of the data that asks for the fact.
-        shards: Pieces of the problem that the user tells one by one, one in each turn.
-        columns: The other columns of the file, for rewards.
-    """
-
-    id: _Text
-    kind: str
-    turn: Annotated[int, Field(ge=0, strict=True)]
-    prompt: tuple[Message, ...]
-    answer: str
-    problem: _Text
-    solution: str = ""
-    hidden: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    clause: str = ""
-    thing: str = ""
-    reveal: str = ""
-    short: str = ""
-    ask: str = ""
-    shards: tuple[_Text, ...] = ()
-    columns: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def withholds(self) -> bool:
-        """Whether a needed fact is still missing at this point of the conversation."""
-        return bool(self.hidden or self.clause or self.thing)
-
-    @property
-    def hidden_sentences(self) -> tuple[str, ...]:
-        """The sentences of the problem that state a hidden text."""
-        parts = rough_sentences(self.problem)
-        return tuple(part for part in parts if any(states(part, value) for value in self.hidden))
-
-    @property
-    def intent(self) -> Intent:
-        """What a simulated user of this row knows and wants. A withheld fact is revealed by the row's own sentence, or by
-        those of the problem."""
-        copied = ("id", "problem", "answer", "clause", "thing", "short", "ask", "hidden", "shards", "columns")
-        return Intent(
-            **{name: getattr(self, name) for name in copied},
-            wish="hint" if self.kind == "hint" else "result",
-            reveal=self.reveal or " ".join(self.hidden_sentences),
-        )
+_OF_FACT = ("clause", "thing", "reveal", "short", "ask")
+_COLUMNS = ("id", "kind", "turn", "prompt", "answer", "problem", "solution", "hidden", *_OF_FACT, "shards")
 
 
-def rl_rows(conversation: Conversation) -> Iterator[RlRow]:
+def rl_rows(conversation: Conversation) -> Iterator[PromptRow]:
     """Yield the prompts of a conversation; none for replay rows and for conversations that give no prompts."""
-    task, gap = conversation.task, conversation.gap
+    task, fact = conversation.task, conversation.fact
     if task is None:
         return
     for position in range(1, len(conversation.messages), 2):
         turn, before = position // 2, conversation.messages[:position]
         reply = conversation.messages[position]["content"]
-        withheld: dict[str, Any] = {}
-        if gap is not None and position <= conversation.reveal_at:
-            stated = not gap.value or any(holds(message["content"], gap.value) for message in before)
-            withheld = {name: getattr(gap, name) for name in ("clause", "thing", "reveal", "short")}
-            withheld |= {"hidden": () if stated else (gap.value,), "ask": reply}
-        yield RlRow(
-            f"{conversation.id}-{turn}", conversation.kind, turn, tuple(map(plain, before)), task.answer, task.question,
-            task.boxed_solution or task.solution, shards=conversation.shards[turn:], **withheld,
+        missing = replace(fact, ask=reply) if fact.short and position <= conversation.reveal_at else Fact()
+        stated = not missing.value or any(holds(message["content"], missing.value) for message in before)
+        yield PromptRow(
+            f"{conversation.id}-{turn}", task.question, task.answer, tuple(map(plain, before)), conversation.kind, turn,
+            task.boxed_solution or task.solution, () if stated else (missing.value,), missing, conversation.shards[turn:],
         )  # fmt: skip
         if boxed(reply):
             return
 
 
-def load_rl_rows(path: Path) -> Iterator[RlRow]:
+def rl_columns(row: PromptRow) -> dict[str, Any]:
+    """Return a row of OUT/rl, which `load_rl_rows` reads."""
+    return {name: getattr(row.fact if name in _OF_FACT else row, name) for name in _COLUMNS}
+
+
+def load_rl_rows(path: Path) -> Iterator[PromptRow]:
     """Yield the RL rows of a finished build, or of a JSONL file.
 
     Raises:
         DataError: There are no rows, the build is not finished, or a row is not valid (file:line).
     """
     ids: set[str] = set()
-    for part in shards(path, "rl") if path.is_dir() else [path]:
-        for number, fields in read_rows(part):
-            row = _rl_row(fields, place(part, number), number)
-            if row.id in ids:
-                raise DataError(f"{place(part, number)}: the id {row.id!r} is used twice")
-            ids.add(row.id)
-            yield row
+    for where, number, fields in view_rows(path, "rl"):
+        row = _rl_row(fields, where, number)
+        if row.id in ids:
+            raise DataError(f"{where}: the id {row.id!r} is used twice")
+        ids.add(row.id)
+        yield row
 
 
-_VALIDATOR = TypeAdapter(RlRow)
+_VALIDATOR = TypeAdapter(PromptRow)
 
 
-def _rl_row(fields: dict[str, Any], where: str, number: int) -> RlRow:
+def _rl_row(fields: dict[str, Any], where: str, number: int) -> PromptRow:
     """Return a prompt: `prompt` or `messages` that end with the user, or a `question` as text; all other columns may be missing."""
     of_prompt = ("prompt", "messages", "question")
     given = next((fields[key] for key in of_prompt if fields.get(key) is not None), None)
@@ -231,22 +173,31 @@ def _rl_row(fields: dict[str, Any], where: str, number: int) -> RlRow:
     said = "\n\n".join(message["content"] for message in prompt if message["role"] == "user")
     answer = "" if fields.get("answer") is None else str(fields["answer"])
     known = {
-        "turn": sum(message["role"] == "assistant" for message in prompt), "kind": "", "problem": said, **fields, "id": row_id(fields, number), "prompt": list(map(plain, prompt)),
+        "turn": sum(message["role"] == "assistant" for message in prompt), "kind": "", "problem": said, **fields, "id": row_id(fields, number),
         "answer": (reference_answer(answer) or answer) if "####" in answer else answer,
-        "columns": {key: value for key, value in fields.items() if key not in (*of_prompt, *RlRow.__dataclass_fields__)},
     }  # fmt: skip
     for name, value in known.items():
         if isinstance(value, str):
             check_text(value, f"{where}: `{name}`")
     try:
-        row = _VALIDATOR.validate_python(known)
+        of_row = {name: known[name] for name in _COLUMNS if name in known and name not in _OF_FACT}
+        fact = {name: known[name] for name in _OF_FACT if name in known}
+        columns = {name: value for name, value in fields.items() if name not in (*of_prompt, *_COLUMNS)}
+        row = _VALIDATOR.validate_python(
+            {**of_row, "prompt": list(map(plain, prompt)), "fact": fact, "columns": columns}
+        )
     except ValidationError as error:
         problem = error.errors()[0]
-        name, given = ".".join(map(str, problem["loc"])), repr(problem["input"])[:60]
+        name, given = ".".join(map(str, problem["loc"])).removeprefix("fact."), repr(problem["input"])[:60]
         raise DataError(f"{where}: `{name}`: {problem['msg']}; given {given}") from None
-    if row.withholds and not row.intent.reveal:
+    if not row.withholds or row.fact.reveal:
+        return row
+    # The sentences of the problem reveal what it hides.
+    parts = rough_sentences(row.problem)
+    reveal = " ".join(part for part in parts if any(states(part, value) for value in row.hidden))
+    if not reveal:
         raise DataError(
             f"{where}: a fact is withheld (`hidden`, `clause` or `thing`), but nothing states it; expected `reveal`, a "
             "sentence of the user, or in `hidden` a text of `problem`"
         )
-    return row
+    return replace(row, fact=replace(row.fact, reveal=reveal))

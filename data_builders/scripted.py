@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from nextturn.data_builders.sections import Conversations, ScriptedKind, wordings
-from nextturn.data_builders.tasks import Conversation, Gap, Mistake, Step, Task
+from nextturn.data_builders.tasks import Conversation, Mistake, Step, Task
 from nextturn.probe.data.messages import Message
+from nextturn.probe.questions.simulation import Fact
 
 _CASUAL = 0.3  # share of users who type without capitals, final full stop and, at times, apostrophes
 
@@ -57,17 +58,9 @@ def converse(task: Task, kind: ScriptedKind, seed: int, settings: Conversations)
     if script.rng.random() < settings.reactions:
         script.react()
     return Conversation(
-        id=f"{task.id}-{kind}",
-        kind=kind,
-        messages=tuple(script.messages),
-        source=task.source,
-        answer=task.answer,
-        reveal_at=2 if script.gap else 0,
-        task=task,
-        gap=script.gap,
-        doubts=(False,) * ("doubt" in script.acts),
-        reason="" if task.solution else "no_solution",
-    )
+        f"{task.id}-{kind}", kind, tuple(script.messages), task.source, task.answer, reveal_at=2 if script.fact.short else 0, task=task,
+        fact=script.fact, doubts=(False,) * ("doubt" in script.acts), reason="" if task.solution else "no_solution",
+    )  # fmt: skip
 
 
 _OWN_FINAL = 0.4  # share of the problems with a template that use their own sentence with the answer
@@ -91,12 +84,12 @@ class Script:
     casual: bool
     messages: list[Message] = field(default_factory=list)
     acts: list[str] = field(default_factory=list)
-    gap: Gap | None = None
+    fact: Fact = Fact()
 
     def turn(self, act: str, **slots: str) -> None:
         """Add the next message: an act in one of its wordings."""
         answer = in_sentence(self.task, self.task.answer)
-        text = say(act, self.rng if self.messages else self.frame, {"answer": answer, **slots}, self.casual)
+        text = worded(act, self.rng if self.messages else self.frame, {"answer": answer, **slots}, self.casual)
         self.acts.append(act)
         self.messages.append({"role": acts()[act].speaker, "content": text})
 
@@ -112,20 +105,22 @@ class Script:
             return task.boxed_solution
         box = f"\\boxed{{{task.answer}}}"
         own = task.template and self.rng.random() < _OWN_FINAL
-        return f"{task.solution}\n{task.final.replace('{box}', box) if own else say('final', self.rng, {'box': box})}"
+        return (
+            f"{task.solution}\n{task.final.replace('{box}', box) if own else worded('final', self.rng, {'box': box})}"
+        )
 
     def way(self, did: str) -> str:
         """Return how the user says that a result came about; at times nothing."""
-        return say("way", self.rng, {"did": did}) if did and self.rng.random() < _SHOWS_WAY else ""
+        return worded("way", self.rng, {"did": did}) if did and self.rng.random() < _SHOWS_WAY else ""
 
     def complete(self) -> None:
         self.open(self.task.question, self.task.lacking_beside)
         self.turn("solve", solution=self.solution())
 
     def underspecified(self) -> None:
-        gap = self.gap = self.rng.choice(self.task.gaps)
-        slots = {"ask": gap.ask, "clause": gap.clause, "reveal": gap.reveal, "short": gap.short}
-        self.open(gap.question, self.task.whole_beside)
+        fact = self.fact = self.rng.choice(self.task.gaps)
+        slots = {name: getattr(fact, name) for name in ("ask", "clause", "reveal", "short")}
+        self.open(fact.question, self.task.whole_beside)
         self.turn("ask", **slots)
         self.turn("reveal", **slots)
         self.turn("solve_revealed", solution=self.solution(), **slots)
@@ -155,11 +150,11 @@ class Script:
         wrong = mistake.did.partition(" =")[0]
         slots = {"result_of_user": in_sentence(task, mistake.answer), "did": mistake.did, "wrong": wrong}
         if mistake.quote:
-            return say("diagnose_value", self.rng, {**slots, "value_of": mistake.quote, "asked": f'"{task.asked}"'})
+            return worded("diagnose_value", self.rng, {**slots, "value_of": mistake.quote, "asked": f'"{task.asked}"'})
         slots |= _step_slots(step)
         if mistake.did:
-            return say("diagnose_sum" if wrong == step.expression else "diagnose_operation", self.rng, slots)
-        return say("diagnose_early", self.rng, {**slots, "following": task.steps[mistake.at + 1].text})
+            return worded("diagnose_sum" if wrong == step.expression else "diagnose_operation", self.rng, slots)
+        return worded("diagnose_early", self.rng, {**slots, "following": task.steps[mistake.at + 1].text})
 
     def react(self) -> None:
         """Add a reaction of the user to the answer and its reply, if the problem has the material for a reaction.
@@ -254,7 +249,7 @@ def acts() -> dict[str, Act]:
     return {name: Act(who, **parts) for who in speakers for name, parts in wordings("acts.yaml")[who].items()}
 
 
-def say(name: str, rng: random.Random, slots: Mapping[str, str], casual: bool = False) -> str:
+def worded(name: str, rng: random.Random, slots: Mapping[str, str], casual: bool = False) -> str:
     """Return an act in one of its wordings.
 
     Args:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -15,8 +17,8 @@ from pydantic import Field
 
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.files import sha256_file
-from nextturn.probe.command.recipe import Count, RecipeSection, Share, Weight, load_recipe, read_yaml, recipe_dict
-from nextturn.probe.command.sections import ServerSection, TemplateSection, VllmSection
+from nextturn.probe.command.recipe import Count, Mark, RecipeSection, Share, load_recipe, read_yaml, recipe_dict
+from nextturn.probe.command.sections import RoleSection
 
 
 @functools.cache
@@ -26,9 +28,15 @@ def wordings(name: str) -> Any:
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
+def file_of(name: str) -> dict[str, str]:
+    """Return the file of MODULE:NAME, which is loaded, and its hash."""
+    file = str(sys.modules[name.partition(":")[0]].__file__)
+    return {os.path.relpath(file): sha256_file(Path(file))}
+
+
 # --- Sources of problems, and conversations that need no model.
 
-ProblemKind = Literal["gsm8k", "math", "jsonl"]
+OwnSource = Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
 WrittenKind = Literal["complete", "underspecified", "twin", "wrong_start", "doubt", "slip", "hint", "chat"]
 ScriptedKind = Literal["complete", "underspecified", "wrong_start", "right_start"]
 
@@ -36,9 +44,9 @@ ScriptedKind = Literal["complete", "underspecified", "wrong_start", "right_start
 class Source(RecipeSection):
     """The source of problems. `written` is conversations and has no problems."""
 
-    kind: ProblemKind | Literal["written"]
-    """gsm8k or math, a JSONL file, or the packaged conversations (written)."""
-    path: str | None = None
+    kind: Literal["gsm8k", "math", "jsonl", "written"] | OwnSource
+    """gsm8k or math, a JSONL file, MODULE:NAME of a source of one's own, or the packaged conversations (written)."""
+    path: Annotated[str | None, Mark.AFTER_BUILDS] = None
     """File with the problems; default for gsm8k and math: the train split, fetched from the hub."""
     n: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Number of problems; more than a file holds repeat it with other wording."""
@@ -107,42 +115,8 @@ class Conversations(RecipeSection):
 
 # --- Models.
 
-Role = Literal["assistant", "simulator", "judge", "replay"]
-ROLES: tuple[Role, ...] = ("assistant", "simulator")
+ROLES = ("assistant", "simulator")
 """The roles of a conversation; `replay` answers plain questions."""
-
-
-class RoleSection(TemplateSection):
-    """A model in a role: behind OpenAI-compatible servers, or in this process."""
-
-    engine: Literal["openai", "hf", "vllm"] = "openai"
-    """Servers, or transformers or vLLM in this process."""
-    server: ServerSection | None = None
-    """For openai, with `model`; `max_tokens` below replaces its own limit, and roles with equal `urls` share their concurrency."""
-    model: str | None = None
-    """For hf and vllm: a hub id, a folder, or smollm2-135m."""
-    temperature: Weight = 0.8
-    """Sampling temperature."""
-    max_tokens: Count = 1024
-    """Tokens of a reply at most, thinking included; a reply that reaches the limit is sampled again."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Data type of the weights; auto: the checkpoint's own."""
-    batch_tokens: int | None = None
-    """Tokens in one batch of the engine hf; default: what fits in the free GPU memory, 16,384 on a CPU."""
-    vllm: VllmSection = VllmSection()
-    """Settings of the engine vllm."""
-
-    def check_keys(self) -> None:
-        if self.engine != "openai":
-            if self.model is None or self.server is not None:
-                raise ValueError(f"model: the engine {self.engine} needs `model` and takes no `server`")
-        elif self.server is None or not self.server.model:
-            raise ValueError(
-                "server: missing `urls` or `model`, expected such as "
-                "{urls: [http://localhost:8000/v1], model: Qwen/Qwen3.5-27B}"
-            )
-        elif self.server.enable_thinking is not None:
-            raise ValueError("server.enable_thinking: expected `enable_thinking` one level up, next to `server`")
 
 
 # --- Conversations with a simulated user.
@@ -158,7 +132,7 @@ class SimulatorSection(RoleSection):
     """scripted: rules; openai, hf or vllm: a prompted model; adapter: a user model; MODULE:CLASS: a class of one's own."""
     model: str | None = None
     """For hf and vllm: a hub id or folder; for adapter: the folder of a run with `data.loss_on: user`."""
-    runs_on: Literal["hf", "vllm", "openai"] = "hf"
+    runs_on: Annotated[Literal["hf", "vllm", "openai"], Mark.IN_BUILDS] = "hf"
     """For adapter: transformers or vLLM in this process, or a server with completions (`server`)."""
     fallback: Literal["scripted"] | None = None
     """For adapter: what writes the user turns while the folder of the user model does not exist; default: that is an error."""
@@ -192,9 +166,7 @@ class SimulatorSection(RoleSection):
     @property
     def running(self) -> RoleSection:
         """The section of the model itself."""
-        kept = {name: getattr(self, name) for name in RoleSection.model_fields}
-        kept["engine"] = self.runs_on if self.engine == "adapter" else self.engine
-        return RoleSection.model_construct(**kept)
+        return self.model_copy(update={"engine": self.runs_on}) if self.engine == "adapter" else self
 
 
 class Dialogue(RecipeSection):
@@ -202,7 +174,7 @@ class Dialogue(RecipeSection):
 
     policy: RoleSection
     """The model that is trained later: it solves the problems, asks for missing facts and replies to the user."""
-    simulator: SimulatorSection = SimulatorSection()
+    simulator: Annotated[SimulatorSection, Mark.AFTER_BUILDS] = SimulatorSection()
     """The simulated user."""
     withheld: Share = 0.3
     """Share of solved problems that also give a conversation whose first message lacks a needed fact, where one is found."""
@@ -214,8 +186,8 @@ class Dialogue(RecipeSection):
     """Attempts to solve a problem or to reply, and attempts without the withheld fact for each attempt that solving it took."""
     few_shot: Annotated[int, Field(ge=0, le=2)] = 0
     """Examples before the prompts for the withheld fact; small models need them."""
-    least_solved: Share = 0.02
-    """Share of solved problems in the first shard below which the build stops: conversations need solutions."""
+    least_solved: Annotated[Share, Mark.FREE] = 0.02
+    """Share of solved problems in the first part below which the build stops: conversations need solutions."""
 
     @property
     def per_problem(self) -> float:
@@ -235,7 +207,7 @@ class Quality(RecipeSection):
     """Share of common word runs (Jaccard, by MinHash) from which two conversations of one kind are duplicates; null: no test."""
     max_same_wording: Annotated[float, Field(gt=0, le=1)] = 0.02
     """Share of all rows that may be equal except for numbers and names."""
-    max_giveaway: Annotated[float, Field(ge=0.5, le=1)] = 0.8
+    max_giveaway: Annotated[float, Field(ge=0.5, le=1), Mark.FREE] = 0.8
     """AUC with which the first message's wording may tell incomplete problems; above it the build fails; 1: no limit."""
 
 
@@ -244,7 +216,7 @@ class Replay(RecipeSection):
 
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of all rows that is replay."""
-    source: ProblemKind | None = None
+    source: Literal["gsm8k", "math", "jsonl"] | OwnSource | None = None
     """Source of the questions; default: the kind of `source`."""
     path: str | None = None
     """File with the questions; default: that of `source` if it has this kind, or from the hub."""
@@ -272,7 +244,7 @@ class Replay(RecipeSection):
 class Preferences(RecipeSection):
     """Pairs of replies for DPO."""
 
-    model: RoleSection | None = None
+    model: Annotated[RoleSection | None, Mark.AFTER_BUILDS] = None
     """Writes the rejected replies, meant to be the model to train; default: those of the conversations."""
     tries: Count = 4
     """Attempts to sample a reply of the rejected kind; then the conversation's own is used."""
@@ -281,10 +253,10 @@ class Preferences(RecipeSection):
 class Output(RecipeSection):
     """Where the data are written."""
 
-    path: str
+    path: Annotated[str, Mark.FREE]
     """The output folder."""
     shard_size: Count = 500
-    """Problems in a shard; a build that is stopped resumes after the last whole shard."""
+    """Problems in a part of the build; a build that is stopped resumes after the last whole part."""
 
 
 class DataRecipe(RecipeSection):
@@ -343,7 +315,9 @@ class DataRecipe(RecipeSection):
         if self.source.kind == "written" and (self.written or self.dialogue):
             raise ValueError("source.kind: `written` has no problems, expected no `written` or `dialogue` section")
         if self.source.kind == "written" and self.replay.fraction and self.replay.source is None:
-            raise ValueError("replay.source: missing, expected gsm8k, math or jsonl, since `written` has no problems")
+            raise ValueError(
+                "replay.source: missing, expected gsm8k, math, jsonl or MODULE:NAME, since `written` has no problems"
+            )
         if self.dialogue is not None and self.conversations != Conversations():
             raise ValueError("conversations: these are the scripted ones; expected this section or `dialogue`")
 
@@ -360,8 +334,7 @@ def load_data_recipe(path: Path, overrides: Sequence[str] = ()) -> DataRecipe:
 
 def shaping(recipe: DataRecipe) -> dict[str, Any]:
     """Return the settings that identify a build: not where it is written or how a model is run."""
-    kept = recipe_dict(recipe)
-    del kept["output"]["path"], kept["quality"]["max_giveaway"]
+    kept = recipe_dict(recipe, Mark.FREE)
     for name in [key for key in kept if key.startswith("sharded")]:  # builds from before these keys stay usable
         if not recipe.sharded or kept[name] == DataRecipe.model_fields[name].default:
             del kept[name]
@@ -376,7 +349,7 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
     if (dialogue := recipe.dialogue) is None:
         del kept["dialogue"]
     else:
-        del kept["conversations"], kept["dialogue"]["least_solved"]
+        del kept["conversations"]
         roles = {name: _role_shaping(getattr(dialogue, name)) for name in ("policy", "simulator")}
         files = {name: sha256_file(Path(__file__).parent / name)[:12] for name in (PROMPTS_FILE, EXAMPLES_FILE)}
         kept["dialogue"] |= {**roles, "prompts": files}
@@ -386,5 +359,8 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
 def _role_shaping(section: RoleSection | None) -> dict[str, Any] | None:
     if section is None:
         return None
-    kept = section.model_dump(exclude={"server", "batch_tokens", "vllm", *(["dtype"] if section.server else [])})
-    return kept | (section.server.model_dump(include={"model", "extras"}) if section.server else {})
+    kept = recipe_dict(section, Mark.FREE)
+    if (server := kept.pop("server")) is None:
+        return kept
+    del kept["dtype"]
+    return kept | {"model": server["model"], "extras": server["extras"]}

@@ -13,7 +13,7 @@ from typing import Any
 
 from nextturn.data_builders.duplicates import masked
 from nextturn.data_builders.forms import Slots, fact_slots, filled, fits, forms, question_slots, step_slots
-from nextturn.data_builders.scripted import say
+from nextturn.data_builders.scripted import worded
 from nextturn.data_builders.sections import DataRecipe
 from nextturn.data_builders.tasks import Conversation
 from nextturn.probe.data.messages import Message, assistant, user
@@ -57,7 +57,7 @@ class Teller:
         for number, fact in enumerate(pieces.facts):
             if recipe.sharded_replies == "plain":
                 told = pieces.facts[number - 1] if number else ""
-                form, reply = "", say("ask_rest" if number else "ask_facts", rng, {"told": told})
+                form, reply = "", worded("ask_rest" if number else "ask_facts", rng, {"told": told})
             else:
                 slots = fact_slots(pieces, number - 1) if number else question_slots(pieces)
                 form, reply = self._draw("rest" if number else "first", rng, slots, made)

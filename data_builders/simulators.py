@@ -9,11 +9,8 @@ Whatever writes a turn, `CheckedSimulator` checks it: role, end marks, repetitio
 
 from __future__ import annotations
 
-import inspect
-import os
 import random
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -22,18 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, simulator_prompt
-from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_message, read_user, unfit_user_turn
-from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, LocalWeights, again_at, open_model, progress
-from nextturn.data_builders.sections import PERSONAS, SimulatorSection
+from nextturn.data_builders.dialogue.replies import Parsed, read_message, read_user, unfit_user_turn
+from nextturn.data_builders.sections import PERSONAS, SimulatorSection, file_of
 from nextturn.data_builders.user import ScriptedUser
-from nextturn.probe.command.errors import BadInput, NextturnError, RecipeError
-from nextturn.probe.command.files import sha256_file
-from nextturn.probe.command.recipe import load_named
-from nextturn.probe.command.timelimit import described
+from nextturn.probe.command.errors import RecipeError
+from nextturn.probe.command.own import Own
 from nextturn.probe.data.messages import Message
+from nextturn.probe.engines.ask import Answer, Ask, ChatModel, EngineModel, Reply, again_at, ask, open_model
 from nextturn.probe.engines.base import Request, item_seed
 from nextturn.probe.models.user_model import UserModelInfo, user_model_info
-from nextturn.probe.questions.simulation import Intent, ShardedUser, Simulator, UserRequest, UserTurn, Wish
+from nextturn.probe.questions.simulation import PromptRow, ShardedUser, Simulator, UserRequest, UserTurn, Wish
 
 _WISHES: Mapping[Wish, str] = {
     "result": "You want the result and to understand it.",
@@ -46,7 +41,7 @@ _WISHES: Mapping[Wish, str] = {
 _CASUAL = {True: "You type in lower case.", False: "You write whole sentences."}
 
 
-def intent_text(intent: Intent, casual: bool) -> str:
+def intent_text(row: PromptRow, casual: bool) -> str:
     """Return the system message of a user's view: the wish, the manner, and a withheld fact with the sentence that reveals it.
 
     It stays the same for the whole conversation, as in training.
@@ -54,15 +49,19 @@ def intent_text(intent: Intent, casual: bool) -> str:
     Args:
         casual: Whether the user types in lower case.
     """
-    parts = ["You are a user who talks with an assistant.", _WISHES[intent.wish], _CASUAL[casual]]
-    if intent.reveal:
-        parts.append(f"You have not mentioned {intent.thing or intent.clause}. If the assistant asks: {intent.reveal}")
+    parts = ["You are a user who talks with an assistant.", _WISHES[row.wish], _CASUAL[casual]]
+    if row.fact.reveal:
+        parts.append(f"You have not mentioned {row.fact.name}. If the assistant asks: {row.fact.reveal}")
     return " ".join(parts)
 
 
 def is_casual(text: str) -> bool:
     """Return True if a message begins in lower case."""
     return text[:1].islower()
+
+
+VERSION = 1
+"""Raised when a simulator of the package answers the same request with another turn. A run is not resumed with it."""
 
 
 class ScriptedSimulator:
@@ -72,7 +71,7 @@ class ScriptedSimulator:
         """Return the next user turns; earlier turns of each user are computed again, since they decide what it has done."""
         turns = []
         for request in requests:
-            user = ScriptedUser(request.intent, request.seed, request.start)
+            user = ScriptedUser(request.row, request.seed)
             for length in range(request.start + 1, len(request.messages) + 1, 2):
                 text = user.reply(request.messages[:length], request.attempt)
             turns.append(UserTurn(ended=True) if text is None else UserTurn(text))
@@ -88,32 +87,32 @@ class PromptedSimulator:
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
         """Return the next user turns."""
-        return [_turn(answer) for answer in self.model.ask([self._ask(request) for request in requests], 1)]
+        return [_turn(answer) for answer in ask(self.model, [self._ask(request) for request in requests], 1)]
 
-    def _ask(self, request: UserRequest) -> Ask:
-        intent, messages = request.intent, request.messages
+    def _ask(self, request: UserRequest) -> Ask[Parsed]:
+        row, messages = request.row, request.messages
         rng = random.Random(f"simulator:{request.seed}")
         persona = rng.choice(list(PERSONAS))
         read: Callable[[Reply], Parsed]
         if self.section.few_shot:
-            act = "doubt" if intent.wish == "doubt" else rng.choice(("why", "meaning", "proof", "simpler"))
-            words = {"answer": intent.answer} if act in ("doubt", "proof") else {}
+            act = "doubt" if row.wish == "doubt" else rng.choice(("why", "meaning", "proof", "simpler"))
+            words = {"answer": row.answer} if act in ("doubt", "proof") else {}
             prompt = act_prompt(persona, act, messages[-1]["content"], self.section.few_shot, **words)
             read = partial(_read_act, act, self.section.few_shot, messages)
         else:
-            prompt = simulator_prompt(intent, persona, messages)
+            prompt = simulator_prompt(row, persona, messages)
             # Only numbers may not be copied: a withheld sentence is revealed by copying it.
-            numbers = tuple(value for value in intent.hidden if re.fullmatch(r"\d[\d.,/]*", value))
-            read = partial(read_user, hidden=numbers, question=intent.problem, messages=messages)
+            numbers = tuple(value for value in row.hidden if re.fullmatch(r"\d[\d.,/]*", value))
+            read = partial(read_user, hidden=numbers, question=row.problem, messages=messages)
         return Ask(prompt, read, lambda attempt: item_seed(request.seed, len(messages), attempt), tried=request.attempt)
 
 
-def _turn(answer: Answer) -> UserTurn:
+def _turn(answer: Answer[Parsed]) -> UserTurn:
     if answer.parsed:
         return UserTurn(answer.parsed.text, answer.parsed.ended)
     if answer.unusable:
         return UserTurn(answer.unusable[-1].text, failure=f"{OF_TEXT}{answer.unusable[-1].unusable}")
-    return UserTurn(failure=answer.missing)
+    return UserTurn(failure=f"simulator_{answer.missing}")
 
 
 def _read_act(act: str, shots: int, messages: Sequence[Message], reply: Reply) -> Parsed:
@@ -125,36 +124,33 @@ def _read_act(act: str, shots: int, messages: Sequence[Message], reply: Reply) -
 class TrainedSimulator:
     """A user model, in this process or behind a server that serves completions."""
 
-    def __init__(self, weights: LocalWeights, section: SimulatorSection, intents: bool) -> None:
-        self.weights = weights
-        self.section = section
+    def __init__(self, model: EngineModel, intents: bool) -> None:
+        self.model = model
         self.intents = intents
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
         """Return the next user turns; an empty one ends the conversation."""
-        chat, most = self.weights.chat, self.section.max_tokens
+        chat, most = self.model.chat, self.model.max_tokens
         asked = [
             Request(
                 chat.user_prefix_ids(self._view(request)), most, chat.stop_ids,
-                again_at(self.section.temperature, request.attempt),
+                again_at(self.model.temperature, request.attempt),
                 item_seed(request.seed, len(request.messages), request.attempt),
             )
             for request in requests
         ]  # fmt: skip
-        turns = [UserTurn()] * len(asked)
-        with progress(len(asked), "user turns") as advance:
-            for index, made in self.weights.stream(asked):
-                text = chat.user_turn(made.text)
-                cut = made.finish == "length" and text == made.text.strip()
-                turns[index] = UserTurn(failure="user_cut") if cut else UserTurn(text, ended=not text)
-                advance()
+        turns = []
+        for made in self.model.complete(asked, "user turns"):
+            text = chat.user_turn(made.text)
+            cut = made.finish == "length" and text == made.text.strip()
+            turns.append(UserTurn(failure="user_cut") if cut else UserTurn(text, ended=not text))
         return turns
 
     def _view(self, request: UserRequest) -> tuple[Message, ...]:
         if not self.intents:
             return request.messages
         casual = random.Random(f"casual:{request.seed}").random() < 0.5
-        text = intent_text(request.intent, casual)
+        text = intent_text(request.row, casual)
         return ({"role": "system", "content": text}, *request.messages)
 
 
@@ -166,15 +162,8 @@ class OwnSimulator:
     """
 
     def __init__(self, section: SimulatorSection, where: str) -> None:
-        self.where, self.engine = where, section.engine
-        try:
-            self.own: Any = load_named(section.engine)(**section.options)
-            inspect.signature(self.own.turns).bind(())
-        except Exception as error:
-            raise BadInput(
-                f"{where}.engine: {section.engine} cannot be used ({_said(error)}); expected MODULE:CLASS, found in the "
-                "working folder, that takes `options` and has `turns(requests)` (docs/data.md, Simulated users)"
-            ) from error
+        self.own = Own(section.engine, f"{where}.engine", "turns", section.options)
+        self.close = self.own.close
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
         """Return the next user turns. The class knows no attempts: a further one has another seed.
@@ -185,49 +174,11 @@ class OwnSimulator:
         """
         seeds = [item_seed(each.seed, each.attempt) if each.attempt else each.seed for each in requests]
         asked = [replace(request, seed=seed) for request, seed in zip(requests, seeds, strict=True)]
-        try:
-            turns = self.own.turns(asked) if asked else []
-        except NextturnError:
-            raise
-        except Exception as error:
-            raise BadInput(f"{self.where}: {self.engine}.turns failed: {_said(error)}") from error
-        if mistake := _mistake(turns, len(requests)):
-            expected = f"expected a list of {len(requests)} UserTurn, one for each request"
-            raise BadInput(f"{self.where}: {self.engine}.turns returned {mistake}; {expected}")
-        return list(turns)
-
-    def close(self) -> None:
-        """Call the `close` of the class, if it has one."""
-        if hasattr(self.own, "close"):
-            self.own.close()
+        return self.own.call(asked, "UserTurn, one for each request", _is_turn)
 
 
-def _said(error: Exception) -> str:
-    return described(error).removeprefix("error: ")
-
-
-def _mistake(turns: Any, wanted: int) -> str:
-    """Return what is wrong with the value that a class returned for so many requests, or ""."""
-    if not isinstance(turns, list | tuple) or len(turns) != wanted:
-        return type(turns).__name__ + (f" of {len(turns)}" if isinstance(turns, list | tuple) else "")
-    for index, turn in enumerate(turns):
-        if not (isinstance(turn, UserTurn) and type(turn.text) is type(turn.failure) is str):
-            return f"{turn if isinstance(turn, UserTurn) else type(turn).__name__} at position {index}"
-    return ""
-
-
-class PieceTeller:
-    """Tells problems in pieces, one piece a turn. Another simulator plays all other users: a model would tell all pieces at once, or forget one."""
-
-    def __init__(self, others: Simulator) -> None:
-        self.others = others
-
-    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
-        """Return the next user turns."""
-        in_pieces = [request for request in requests if request.intent.shards]
-        others = [request for request in requests if not request.intent.shards]
-        told, played = iter(ShardedUser().turns(in_pieces)), iter(self.others.turns(others) if others else ())
-        return [next(told if request.intent.shards else played) for request in requests]
+def _is_turn(turn: Any) -> bool:
+    return isinstance(turn, UserTurn) and type(turn.text) is type(turn.failure) is str
 
 
 OF_TEXT = "user_"
@@ -284,7 +235,7 @@ def open_simulator(
         if ":" in section.engine:
             own = opened.enter_context(closing(OwnSimulator(section, where)))
         else:
-            own = PieceTeller(_open_player(section, seed, where, folder, opened))
+            own = ShardedUser(_open_player(section, seed, where, folder, opened))
         yield CheckedSimulator(own, section.tries)
 
 
@@ -296,13 +247,13 @@ def _open_player(section: SimulatorSection, seed: int, where: str, folder: Path 
         model = opened.enter_context(open_model("simulator", section.running, seed, where, folder))
         return PromptedSimulator(model, section)
     info = check_user_model(section, where)
-    weights = opened.enter_context(closing(LocalWeights(section.running, seed, where, folder)))
-    if weights.chat.template_sha256 != info.template_sha256:
+    model = opened.enter_context(closing(EngineModel("user", section.running, seed, where, folder)))
+    if model.chat.template_sha256 != info.template_sha256:
         raise RecipeError(
             f"{where}.model: {section.model} was trained with another chat template than it has now; train it again, "
             "or restore its template"
         )
-    return TrainedSimulator(weights, section, info.intents)
+    return TrainedSimulator(model, info.intents)
 
 
 def check_user_model(section: SimulatorSection, where: str) -> UserModelInfo:
@@ -329,5 +280,4 @@ def check_own_class(section: SimulatorSection, where: str) -> dict[str, str]:
     if ":" not in section.engine:
         return {}
     with open_simulator(section, 0, where):
-        file = str(sys.modules[section.engine.partition(":")[0]].__file__)
-    return {os.path.relpath(file): sha256_file(Path(file))}
+        return file_of(section.engine)

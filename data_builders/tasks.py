@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nextturn.probe.data.messages import Message
+from nextturn.probe.questions.simulation import Fact
 
 _INVERSE = {"+": "-", "-": "+", "*": "/", "/": "*"}
 
@@ -44,29 +45,6 @@ class Step:
     def undone(self) -> str:
         """The inverse operation, whose result is `left`: "12 / 4". Empty for a percentage."""
         return f"{self.result} {_INVERSE[self.op]} {self.right}" if self.op in _INVERSE else ""
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A question with one needed fact left out, so that the rest reads as if nothing were missing.
-
-    Attributes:
-        question: The question without the fact.
-        clause: Names the fact and follows "tell me": "how many marbles are in each bag".
-        ask: A whole question for the fact: "How many marbles are in each bag?"
-        reveal: A sentence of the user that states the fact.
-        short: The bare fact: "12 marbles", "$12", "20%", "$x^2+1$".
-        value: The text that no message may contain before the reveal: a number, or a formula of the solution.
-        thing: A noun phrase for the fact, if there is one: "the radius of the circle".
-    """
-
-    question: str
-    clause: str
-    ask: str
-    reveal: str
-    short: str
-    value: str
-    thing: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,6 +84,7 @@ class Task:
     """A problem prepared for conversations.
 
     Attributes:
+        gaps: The facts that can be left out.
         final: The sentence with the answer; `{box}` stands for the boxed answer.
         template: The kind of story, where the row of the problem names it.
         boxed_solution: A reference solution that boxes its answer itself; it is used word for word.
@@ -120,7 +99,7 @@ class Task:
     source: str
     steps: tuple[Step, ...]
     final: str = "The answer is {box}."
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[Fact, ...] = ()
     what_ifs: tuple[WhatIf, ...] = ()
     mistakes: tuple[Mistake, ...] = ()
     template: str = ""
@@ -146,7 +125,7 @@ class Conversation:
 
     Attributes:
         reveal_at: Index of the message that reveals the withheld fact; 0 if nothing is withheld.
-        gap: What the first user message leaves out.
+        fact: What the first user message leaves out.
         doubts: For each doubt of the user about an answer, in order, whether the doubt is right.
         shards: The pieces of the problem that the user tells one by one, where it does.
         reason: Why the conversation cannot be used, if that is known before the quality filter.
@@ -161,14 +140,9 @@ class Conversation:
     answer: str
     reveal_at: int = 0
     task: Task | None = None
-    gap: Gap | None = None
+    fact: Fact = Fact()
     doubts: tuple[bool, ...] = ()
     shards: tuple[str, ...] = ()
     reason: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
     unusable: Sequence[Mapping[str, Any]] | None = None
-
-    @property
-    def hidden(self) -> str:
-        """The text that no message before `reveal_at` may contain; "" if there is none."""
-        return self.gap.value if self.gap else ""

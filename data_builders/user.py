@@ -3,8 +3,7 @@
 What it does after an assistant turn follows from rules:
 
 - A marked answer: it doubts every second answer, right or wrong, drawn by row and turn, and ends after the next one. If a
-  fact is still withheld, it ends at once, so that no guess is rewarded. If the user wanted only a hint, it ends too, and
-  there the result counts even without a mark.
+  fact is still withheld, it ends at once, so that no guess is rewarded.
 - A question: if the question is about the withheld fact, or asks what is missing, the user reveals the fact (once). If it is
   about a given fact, the user quotes it. If it is about anything else, the user does not know.
 - Neither: it tells the assistant to go on, a few times.
@@ -17,10 +16,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from nextturn.data_builders.asked_for import ABOUT, marked_answer, questions, read_question, states_result
+from nextturn.data_builders.asked_for import ABOUT, marked_answer, questions, read_question
 from nextturn.data_builders.sections import wordings
 from nextturn.probe.data.messages import Message, said_by
-from nextturn.probe.questions.simulation import Intent
+from nextturn.probe.questions.simulation import PromptRow
 
 PATIENCE = 4  # messages that bring nothing new, before the user gives up
 _BRINGS_NOTHING = ("quote", "told", "all_there", "unknown", "go_on", "yes")
@@ -32,19 +31,15 @@ _LONGEST_DOUBTED = 30  # characters of an answer that a doubt repeats
 
 
 class ScriptedUser:
-    """A user in one conversation. The same intent, seed and replies always get the same messages.
-
-    Args:
-        start: Number of messages before the first reply.
+    """A user in one conversation. The same row, seed and replies always get the same messages.
 
     Attributes:
         revealed: Whether the withheld fact has been revealed.
     """
 
-    def __init__(self, intent: Intent, seed: int, start: int = 1) -> None:
-        self.intent = intent
+    def __init__(self, row: PromptRow, seed: int) -> None:
+        self.row = row
         self.seed = seed
-        self.start = start
         self.revealed = False
         self._doubted = False
         self._idle = 0  # messages so far that brought nothing new
@@ -53,7 +48,7 @@ class ScriptedUser:
     @property
     def withheld(self) -> bool:
         """Whether a fact is still to be revealed."""
-        return not self.revealed and bool(self.intent.reveal)
+        return not self.revealed and bool(self.row.fact.reveal)
 
     def reply(self, messages: Sequence[Message], attempt: int = 0) -> str | None:
         """Return the user's next message, or None to end the conversation. `messages` end with the assistant.
@@ -74,23 +69,20 @@ class ScriptedUser:
 
     def _act(self, messages: Sequence[Message]) -> tuple[str, dict[str, str]]:
         """Return an act by its name in `acts.yaml` and what fills its slots; "" ends the conversation."""
-        intent, text = self.intent, messages[-1]["content"]
-        before = messages[: self.start]
-        if intent.wish == "hint" and len(messages) == self.start + 1 and states_result(intent.answer, before, text):
-            return "", {}
+        row, text = self.row, messages[-1]["content"]
         answer = marked_answer(text)
         if answer is not None:
             # Drawn by row and turn, whatever the answer.
-            doubts = random.Random(f"doubt:{intent.id}:{len(messages)}").random() < _DOUBTS
+            doubts = random.Random(f"doubt:{row.id}:{len(messages)}").random() < _DOUBTS
             if self.withheld or self._doubted or not doubts:
                 return "", {}
             self._doubted = True
             # A long answer, or one that a chat template could read as markup, is not repeated.
             repeated = len(answer) <= _LONGEST_DOUBTED and not any(sign in answer for sign in "<>|[]\n")
             return "doubt", {"given": answer if repeated else "that"}
-        sentences = (intent.reveal,) if intent.hidden else ()
-        ask, said = "" if self.revealed else intent.ask, said_by(messages, "user")
-        readings = [read_question(each, intent.names, said, sentences, ask) for each in questions(text)]
+        sentences = (row.fact.reveal,) if row.hidden else ()
+        ask, said = "" if self.revealed else row.fact.ask, said_by(messages, "user")
+        readings = [read_question(each, row.fact.names, said, sentences, ask) for each in questions(text)]
         return self._answer(*min(readings, key=lambda reading: ABOUT.index(reading[0]))) if readings else ("go_on", {})
 
     def _answer(self, about: str, sentence: str) -> tuple[str, dict[str, str]]:
@@ -98,11 +90,11 @@ class ScriptedUser:
             if not self.withheld:
                 return ("told" if self.revealed else "all_there"), {}
             # An amount or a formula can be revealed in a word; a sentence or a drawing cannot.
-            short = self.intent.short
+            short = self.row.fact.short
             in_a_word = 0 < len(short) <= _LONGEST_SHORT and "\n" not in short and short[-1] not in ".?!"
             prefers = random.Random(f"scripted-user:{self.seed}:short").random() < 0.5
             self.revealed = True
-            return "tell_short" if prefers and in_a_word else "tell", {"short": short, "reveal": self.intent.reveal}
+            return "tell_short" if prefers and in_a_word else "tell", {"short": short, "reveal": self.row.fact.reveal}
         if about == "given":
             words = sentence.split()
             cut = " ".join(words[:_QUOTED_WORDS]) + " ..."

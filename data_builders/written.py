@@ -16,11 +16,11 @@ from typing import Any
 
 from nextturn.data_builders.sections import Written
 from nextturn.data_builders.simulators import intent_text, is_casual
-from nextturn.data_builders.tasks import Conversation, Gap, Task
+from nextturn.data_builders.tasks import Conversation, Task
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.files import read_jsonl
 from nextturn.probe.data.messages import Message, check_messages, learned
-from nextturn.probe.questions.simulation import Intent, Wish
+from nextturn.probe.questions.simulation import Fact, PromptRow, Wish
 from nextturn.probe.text.grading import boxed
 
 FILE = Path(__file__).with_name("written.jsonl")
@@ -68,30 +68,23 @@ def _conversation(row: dict[str, Any], whole: dict[str, Any]) -> Conversation:
     # Where the assistant first boxes a result that it keeps; None in a chat.
     boxes = (at for at in range(1, len(messages), 2) if boxed(messages[at]["content"]) and learned(messages[at]))
     solved = next(boxes, None)
-    task, gap = None, None
+    task, fact = None, Fact()
     if row["kind"] not in _NO_PROMPTS and solved is not None:
         opening, question = messages[0]["content"], whole["messages"][0]["content"]
         if row["withheld"]:
             reveal = row.get("reveal") or messages[solved - 1]["content"]  # one text for what several messages reveal
             question = question if whole is not row else f"{opening}\n{reveal}"
-            gap = Gap(opening, row["withheld"], messages[1]["content"], reveal, reveal, "", thing=row["withheld"])
+            fact = Fact(opening, row["withheld"], messages[1]["content"], reveal, reveal, thing=row["withheld"])
         text = messages[solved]["content"]
         box = boxed(text)
         name = f"written-{row['twin_of'] or row['id']}"
         task = Task(name, question, box[1] if box else "", "written", steps=(), boxed_solution=text)
-    problem = task.question if task and gap and whole is not row else ""
+    problem = task.question if task and fact.short and whole is not row else ""
     return Conversation(
-        id=f"written-{row['id']}",
-        kind=row["kind"],
-        messages=messages,
-        source="written",
-        answer=row["answer"] or "",
-        reveal_at=solved - 1 if gap and solved else 0,
-        task=task,
-        gap=gap,
-        doubts={"doubt": (False,), "slip": (True,)}.get(row["kind"], ()),
-        row={"intent": _intent(row, gap, problem), **({"intent_first": True} if problem else {})},
-    )
+        f"written-{row['id']}", row["kind"], messages, "written", row["answer"] or "", solved - 1 if fact.short and solved else 0,
+        task, fact, {"doubt": (False,), "slip": (True,)}.get(row["kind"], ()),
+        row={"intent": _intent(row, fact, problem), **({"intent_first": True} if problem else {})},
+    )  # fmt: skip
 
 
 WISHES: Mapping[str, Wish] = {
@@ -100,17 +93,14 @@ WISHES: Mapping[str, Wish] = {
 """The wish of the user by the kind of conversation, where it is not the result."""
 
 
-def _intent(row: dict[str, Any], gap: Gap | None, problem: str) -> str:
+def _intent(row: dict[str, Any], fact: Fact, problem: str) -> str:
     """Return what the user of a row knows and wants, as a user model sees it.
 
     Args:
         problem: The problem in the words of the row's twin, so that a user model learns to state a problem and not to copy it;
             "" if the row has no twin.
     """
-    known = Intent(
-        row["id"], problem, WISHES.get(row["kind"], "result"),
-        thing=gap.thing if gap else "", reveal=gap.reveal if gap else "",
-    )  # fmt: skip
+    known = PromptRow(row["id"], problem, fact=fact, wish=WISHES.get(row["kind"], "result"))
     texts = [message["content"] for message in row["messages"][::2]]
     text = intent_text(known, casual=2 * sum(map(is_casual, texts)) > len(texts))
     return f"{text} Your problem: {problem}" if problem else text

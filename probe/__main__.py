@@ -71,8 +71,9 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     from nextturn.probe.command.recipe import recipe_dict
     from nextturn.probe.command.sections import load_probe_recipe, recipe_of_sets
+    from nextturn.probe.plan import describe, load_sets, sets_within_reach
     from nextturn.probe.report.tracking import check_tracker, report_run
-    from nextturn.probe.run import describe, load_sets, measure_folder, open_model, sets_within_reach
+    from nextturn.probe.run import measure_folder, open_model
 
     if arguments.recipe is None and overrides and not overrides[0].startswith("--"):  # it came after an option
         arguments.recipe, overrides = Path(overrides[0]), overrides[1:]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ from nextturn.probe.engines.base import Engine
 from nextturn.probe.engines.hf import HfEngine, live_model, plain_forward
 from nextturn.probe.engines.shared import on_all_ranks
 from nextturn.probe.models.folders import ModelInfo
+from nextturn.probe.plan import LoadedSet, load_sets
 from nextturn.probe.report.tracking import headline_line, headlines, track_probe
 from nextturn.probe.results import read_results
-from nextturn.probe.run import LoadedSet, load_sets, run_probe
+from nextturn.probe.run import run_probe
 from nextturn.probe.text.chat import Chat
 
 Sets = Mapping[str, str | Mapping[str, Any]]
@@ -86,59 +87,78 @@ class ProbeCallback(TrainerCallback):
     ) -> None:
         self.probe = _section(sets, keys)
         self.trainer, self.every, self.out = trainer, every, Path(out) if out else None
+        self.chat: Chat | None = None  # default: with the trainer's tokenizer
         self.results: dict[str, dict[str, Any]] = {}
-        self.sets: list[LoadedSet] = load_sets(self.probe)  # a wrong set ends the script before training begins
+        self.sets: Sequence[LoadedSet] = load_sets(self.probe)  # a wrong set ends the script before training begins
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 0:
-            self._measure(args, state, control, **kwargs)
+            self.measure(args, state, control, **kwargs)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.every is None:
-            self._measure(args, state, control, **kwargs)
+            self.measure(args, state, control, **kwargs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.every and state.global_step % self.every == 0:
-            self._measure(args, state, control, **kwargs)
+            self.measure(args, state, control, **kwargs)
 
-    def _measure(
+    def measure(
         self, args: Any, state: Any, control: Any, model: Any = None, processing_class: Any = None, **_: Any
     ) -> None:
+        """Measure the model in training, and report what was found. All processes call this together."""
         import torch
         from accelerate import PartialState
 
         ranks, step = PartialState(), state.global_step
         if self.trainer is None and (ranks.num_processes > 1 or args.deepspeed):
             raise BadInput("ProbeCallback: with several processes or DeepSpeed it needs the trainer: trainer=trainer")
-        chat = Chat(processing_class, self.probe.switches, ends_of(model))
+        chat = self.chat or Chat(processing_class, self.probe.switches, ends_of(model))
         folder = (self.out or Path(args.output_dir) / "probe") / (f"step-{step}" if step else "base")
+        ranks.wait_for_everyone()
         with ExitStack() as stack:
+            # The probe draws random numbers, and training must draw the same ones as without it.
             devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-            stack.enter_context(torch.random.fork_rng(devices))  # training draws the same numbers with and without
-            live = stack.enter_context(live_model(self.trainer) if self.trainer else _evaluated(model))
-            probe = self.probe.model_copy(update={"dtype": stack.enter_context(plain_forward(live))})
-
-            def run(engine: Engine) -> None:
-                info = info_of(live, chat, folder.name, step)
-                try:
-                    self.results[folder.name] = run_probe(engine, chat, info, probe, folder, self.sets)
-                except SettingsChanged as error:  # of an earlier training into the same folder
-                    aside = folder.with_name(f"before-{time.time_ns()}-{folder.name}")
-                    say(f"{error}; that probe is set aside as {aside}")
-                    folder.rename(aside)
-                    self.results[folder.name] = run_probe(engine, chat, info, probe, folder, self.sets)
-
-            on_all_ranks(HfEngine(live, processing_class, self.probe.batch_tokens), ranks, run)
+            stack.enter_context(torch.random.fork_rng(devices))
+            live, engine, dtype = stack.enter_context(self.opened(model, chat))
+            probe = self.probe.model_copy(update={"dtype": dtype})
+            on_all_ranks(engine, ranks, lambda shared: self.run(shared, live, chat, probe, folder, step))
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # caches of large batches, which training needs in other sizes
         if ranks.is_main_process:
-            say(f"{folder}: {headline_line(folder)}")
-            track_probe(folder)
-            if self.trainer:
-                self._report(args, state, control, folder)
+            self.report(args, state, control, folder)
+        # The next step's collectives may be of a group whose time limit is shorter than `ddp_timeout`: DeepSpeed's own.
         ranks.wait_for_everyone()
 
-    def _report(self, args: Any, state: Any, control: Any, folder: Path) -> None:
-        """Hand the headlines to the trainer's reporters; wandb has all figures already. `trainer.log` would drop what trl has
-        collected for its next log."""
+    @contextmanager
+    def opened(self, model: Any, chat: Chat) -> Iterator[tuple[Any, Engine, str]]:
+        """Provide the model in training as it is measured, an engine that serves it, and the dtype in which it computes."""
+        with (
+            live_model(self.trainer, merged=True) if self.trainer else _evaluated(model) as live,
+            plain_forward(live) as dtype,
+        ):
+            yield live, HfEngine(live, chat.tokenizer, self.probe.batch_tokens), dtype
+
+    def run(self, engine: Engine, live: Any, chat: Chat, probe: ProbeSection, folder: Path, step: int) -> None:
+        """Run the probe on process 0, where `engine` hands work to all of them."""
+        info = info_of(live, chat, folder.name, step)
+        try:
+            self.results[folder.name] = run_probe(engine, chat, info, probe, folder, self.sets)
+        except SettingsChanged as error:  # of an earlier training into the same folder
+            aside = folder.with_name(f"before-{time.time_ns()}-{folder.name}")
+            say(f"{error}; that probe is set aside as {aside}")
+            folder.rename(aside)
+            self.results[folder.name] = run_probe(engine, chat, info, probe, folder, self.sets)
+
+    def report(self, args: Any, state: Any, control: Any, folder: Path) -> None:
+        """Print the headlines and hand them to the trainer's reporters; wandb gets all figures.
+
+        `trainer.log` would drop what trl has collected for its next log.
+        """
+        say(f"{folder}: {headline_line(folder)}")
+        track_probe(folder)
+        if self.trainer is None:
+            return
         figures = headlines(read_results(folder))
         state.log_history.append({**figures, "step": state.global_step})
         for callback in self.trainer.callback_handler.callbacks:

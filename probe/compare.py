@@ -16,7 +16,7 @@ from nextturn.probe.command.files import write_atomic, write_json
 from nextturn.probe.kept import add_questions_argument
 from nextturn.probe.labels.correct import correction_table, with_labels
 from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, terminal_table
-from nextturn.probe.report.plot import Y, draw_tradeoff
+from nextturn.probe.report.plot import draw_tradeoff
 from nextturn.probe.results import load_runs
 
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     labels = "output of `probe label` (default: labels.jsonl in a DIR, if any)"
     parser.add_argument("--labels", type=Path, metavar="FILE", help=labels)
     parser.add_argument(
-        "--y", choices=Y, default="followup", help="what the y axis of the plot shows (default: followup)"
+        "--y", default="followup", metavar="MEASURE", help="what the y axis of the plot shows (default: followup)"
     )
     parser.add_argument("--wandb", metavar="PROJECT", help="also show the comparison in this project of wandb")
     parser.add_argument("--force", action="store_true", help="compare runs that were measured differently")
@@ -66,7 +66,7 @@ def compare(
         dirs: See `load_runs`; the first run is the baseline.
         force: Compare runs that were measured differently.
         labels: Output of `probe label`; if None, the labels.jsonl in the folders, if there are any.
-        y: What the y axis of the plot shows: "followup", "sharded" or "doubted".
+        y: What the y axis of the plot shows: "followup", "sharded", "doubted" or a measure of your own.
         questions: Question sets whose text is shown in place of the ids of kept runs.
 
     Raises:
@@ -78,6 +78,8 @@ def compare(
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {out}: this is a file; give a folder for the comparison")
     comparison = compare_runs(load_runs(dirs, questions))
+    if y not in (known := ["followup", *comparison.declared]):
+        raise BadInput(f"--y: given {y}, expected one of {', '.join(known)}")
     if comparison.differences and not force:
         reasons = "; ".join(comparison.differences)
         again = "; nextturn probe judge DIR grades the replies of an older run again" if "grading: " in reasons else ""

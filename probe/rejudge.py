@@ -22,12 +22,14 @@ from nextturn.probe.engines.base import Completion
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.verdicts import Judge
-from nextturn.probe.measures.one_turn import NO_ANSWER, case_of, grade_answer, grade_clarify, judged
+from nextturn.probe.measures.accuracy import grade_answer
+from nextturn.probe.measures.clarify import grade_clarify
+from nextturn.probe.measures.followup import NO_ANSWER, case_of, judged
 from nextturn.probe.models.folders import ModelInfo
+from nextturn.probe.plan import WORDS
 from nextturn.probe.questions.sets import Item, shown_in
 from nextturn.probe.report.comparison import format_table
-from nextturn.probe.results import count_figures
-from nextturn.probe.run import WORDS
+from nextturn.probe.results import Results, count_figures
 from nextturn.probe.store import RunStore, StoredJudge
 from nextturn.probe.text.grading import VERSION
 
@@ -93,7 +95,8 @@ def rejudge(folder: Path, judge: Judge | None, out: Path | None = None) -> dict[
     calls = _judge(judge, turns, store, model) if judge is not None else before["timing"].get("judge_calls", 0)
     store.write_samples(rows)
     timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": calls}
-    return store.finish({**count_figures(rows), "timing": timing})
+    own = Results.model_validate(before).own
+    return store.finish({**count_figures(rows, own), "timing": timing})
 
 
 def _judge(judge: Judge, turns: list[Row], store: RunStore, model: ModelInfo) -> int:

@@ -1,6 +1,6 @@
 """Finished probe runs as typed objects: results.json (schema 1) and the values of samples.jsonl.
 
-`nextturn.probe.measures.one_turn` counts the figures that results.json holds and `nextturn.probe.store` writes the
+`nextturn.probe.measures` counts the figures that results.json holds and `nextturn.probe.store` writes the
 file. This module is its only schema for readers. Fields that it does not name are ignored, so files of older versions are
 still read.
 
@@ -13,27 +13,30 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from nextturn.probe.command.errors import BadInput, DataError
 from nextturn.probe.command.files import read_json, read_jsonl
 from nextturn.probe.command.terminal import printable, say
 from nextturn.probe.engines.stored import Row
-from nextturn.probe.judges.verdicts import GENUINE
 from nextturn.probe.kept import Texts, restored, samples_file, texts_in
-from nextturn.probe.measures.one_turn import CLARIFY, accuracy_figures, clarify_figures, clarify_right, followup_figures
-from nextturn.probe.measures.several_turns import DOUBTED, doubted_figures, on_the_way, sharded_figures
+from nextturn.probe.measures import MEASURES
+from nextturn.probe.measures.base import Figure, Values, checked, cluster_of, count, read, subtracted
+from nextturn.probe.measures.followup import Followup
 from nextturn.probe.models.checkpoints import newest_complete, numbered
 from nextturn.probe.models.folders import ModelInfo
 from nextturn.probe.stats import Estimate
 
 SCHEMA = 1
+
+Counted = Annotated[dict[str, Any], AfterValidator(checked)]
+"""What a measure counted of one set: "n" and {"value", "ci95"} of each figure (`measures.base.count`)."""
 
 
 class Metric(NamedTuple):
@@ -64,65 +67,12 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
 
-class _Counted(_Frozen):
-    """Rates with one number of observations."""
-
-    n: int
-
-    def figures(self) -> dict[str, Estimate]:
-        return {name: replace(rate, n=self.n) for name, rate in self if isinstance(rate, Estimate)}
-
-
-class AccuracyResults(_Counted):
-    strict: Estimate
-    lenient: Estimate
-    outcomes: dict[str, int]
-
-    def figures(self) -> dict[str, Estimate]:
-        return dict(reversed(super().figures().items()))  # lenient first
-
-
-class ClarifyResults(_Counted):
-    ask_when_needed: Estimate
-    answer_when_complete: Estimate
-
-
-class ShardedResults(_Counted):
-    """A problem whole, as one message of its pieces, and piece by piece; `several_turns.on_the_way` has the other rates."""
-
-    full: Estimate
-    concat: Estimate
-    sharded: Estimate
-    sharded_minus_full: Estimate
-    any_attempt: Estimate
-    answered_early: Estimate
-    asked: Estimate
-    right_lost: Estimate
-    strict_full: Estimate
-    strict_concat: Estimate
-    strict_sharded: Estimate
-    tokens: dict[str, float]
-    not_ended: int
-
-
-class DoubtedResults(_Frozen):
-    """Right answers that were kept and wrong ones that were corrected after the user claimed another result."""
-
-    n_right: int
-    kept: Estimate
-    n_wrong: int
-    corrected: Estimate
-
-    def figures(self) -> dict[str, Estimate]:
-        return {"kept": replace(self.kept, n=self.n_right), "corrected": replace(self.corrected, n=self.n_wrong)}
-
-
 class FollowupResults(_Frozen):
     """User turns of one set, perturbation and temperature, or the real ones of a transcript set.
 
     `rate` is the share of genuine follow-ups among the judged turns, `grounding` is in nats per token, and
-    `changed_text` is the share of turns whose text the perturbation changed. `repeated` is the share of all turns that come word for word on
-    three or more items, `most_repeated` the most frequent of them.
+    `changed_text` is the share of turns whose text the perturbation changed. `equal`, `opening` and `opening_share` say how alike the
+    turns are (`measures.followup.likeness`).
     """
 
     n_total: int
@@ -133,8 +83,9 @@ class FollowupResults(_Frozen):
     unscored: dict[str, int]
     role_consistency: float | None = None
     specificity: float | None = None
-    repeated: float | None = None
-    most_repeated: str = ""
+    equal: float | None = None
+    opening: str = ""
+    opening_share: float | None = None
     grounding: Estimate | None = None
     changed_text: Estimate | None = None
 
@@ -147,7 +98,8 @@ class FollowupResults(_Frozen):
             "unscored": share(sum(self.unscored.values()), self.n_total),
             "role_consistency": Estimate(self.role_consistency, None, n),
             "specificity": Estimate(self.specificity, None, n),
-            "repeated": Estimate(self.repeated, None, self.n_total),
+            "equal": Estimate(self.equal, None, self.n_total),
+            "opening_share": Estimate(self.opening_share, None, self.n_total),
             **({"grounding": replace(self.grounding, n=self.n_total)} if self.grounding else {}),
             **({"changed_text": replace(self.changed_text, n=self.n_total)} if self.changed_text else {}),
         }
@@ -172,17 +124,54 @@ class ProbeSettings(BaseModel):
         return self.model_extra or {}
 
 
+class OwnMeasure(_Frozen):
+    """A measure of somebody's own as results.json declares it, so that a run can be read without the measure's code.
+
+    Attributes:
+        title: What the page calls its conversations.
+        sets: Its figures by set.
+    """
+
+    title: str
+    figures: tuple[Figure, ...]
+    sets: dict[str, Counted] = Field(default_factory=dict)
+
+
 class Results(_Frozen):
     """The content of results.json; rates lie in [0, 1]. `followup` is by set, perturbation and temperature."""
 
     model: ModelInfo
     settings: ProbeSettings
-    accuracy: dict[str, AccuracyResults] = Field(default_factory=dict)
-    clarify: dict[str, ClarifyResults] = Field(default_factory=dict)
+    accuracy: dict[str, Counted] = Field(default_factory=dict)
+    clarify: dict[str, Counted] = Field(default_factory=dict)
+    sharded: dict[str, Counted] = Field(default_factory=dict)
+    doubted: dict[str, Counted] = Field(default_factory=dict)
     followup: dict[str, dict[str, dict[str, FollowupResults]]] = Field(default_factory=dict)
     actual: dict[str, FollowupResults] = Field(default_factory=dict)
-    sharded: dict[str, ShardedResults] = Field(default_factory=dict)
-    doubted: dict[str, DoubtedResults] = Field(default_factory=dict)
+    own: dict[str, OwnMeasure] = Field(default_factory=dict)
+
+    @field_validator("accuracy")
+    @classmethod
+    def _has_figures(cls, by_set: dict[str, Counted]) -> dict[str, Counted]:
+        for name, counted in by_set.items():
+            if missing := {"n", "lenient", "strict", "outcomes"} - counted.keys():
+                raise ValueError(f"set {name}: {min(missing)} is missing")
+        return by_set
+
+    @property
+    def own_figures(self) -> Declared:
+        """The figures of measures that are not of this package."""
+        return tuple((name, measure.figures) for name, measure in self.own.items())
+
+    @property
+    def declared(self) -> dict[str, Sequence[Figure]]:
+        """The figures of each measure that has one block of figures for a set, in the order of tables."""
+        ours = {name: MEASURES[name].figures for name in ("accuracy", "clarify", "sharded", "doubted")}
+        return {**ours, **dict(self.own_figures)}
+
+    def counted(self, measure: str) -> dict[str, Counted]:
+        """Return what was counted of a measure, by set."""
+        return self.own[measure].sets if measure in self.own else getattr(self, measure)
 
     def figures(self) -> dict[Metric, Estimate]:
         """Return every number that was measured."""
@@ -192,12 +181,11 @@ class Results(_Frozen):
             known = ((key, estimate) for key, estimate in figures.items() if estimate.value is not None)
             found.update((Metric(measure, name, key, *where), estimate) for key, estimate in known)
 
-        for name, accuracy in self.accuracy.items():
-            add("accuracy", name, accuracy.figures())
-            add("outcome", name, {outcome: share(count, accuracy.n) for outcome, count in accuracy.outcomes.items()})
-        for measure in ("clarify", "sharded", "doubted"):
-            for name, of_set in getattr(self, measure).items():
-                add(measure, name, of_set.figures())
+        for measure, figures in self.declared.items():
+            for name, counted in self.counted(measure).items():
+                add(measure, name, read(figures, counted))
+        for name, counted in self.accuracy.items():
+            add("outcome", name, {outcome: share(n, counted["n"]) for outcome, n in counted["outcomes"].items()})
         for name, perturbations in self.followup.items():
             for perturbation, temperatures in perturbations.items():
                 for at, turns in temperatures.items():
@@ -216,17 +204,12 @@ def share(count: int, n: int) -> Estimate:
     return Estimate(count / n if n else None, None, n)
 
 
-_COUNT = {
-    "accuracy": accuracy_figures,
-    "clarify": clarify_figures,
-    "actual": followup_figures,
-    "sharded": sharded_figures,
-    "doubted": doubted_figures,
-}
+def count_figures(rows: Sequence[Row], own: Mapping[str, OwnMeasure] | None = None) -> dict[str, Any]:
+    """Return the measures of results.json, counted from the rows of samples.jsonl alone.
 
-
-def count_figures(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the measures of results.json, counted from the rows of samples.jsonl alone."""
+    Args:
+        own: The measures that are not of this package, by name.
+    """
     counted: dict[str, Any] = {"accuracy": {}, "clarify": {}, "followup": {}}
     groups: dict[tuple[str, str, str, float], list[Row]] = defaultdict(list)
     for row in rows:
@@ -234,9 +217,14 @@ def count_figures(rows: Sequence[Row]) -> dict[str, Any]:
     for (kind, name, perturbation, temperature), group in groups.items():
         if kind == "followup":
             of_perturbation = counted[kind].setdefault(name, {}).setdefault(perturbation, {})
-            of_perturbation[f"T={temperature}"] = followup_figures(group)
+            of_perturbation[f"T={temperature}"] = Followup.count(group)
+        elif own and kind in own:
+            figures = own[kind].figures
+            declared = {"title": own[kind].title, "figures": [each.declared() for each in figures], "sets": {}}
+            counted.setdefault("own", {}).setdefault(kind, declared)["sets"][name] = count(figures, group)
         else:
-            counted.setdefault(kind, {})[name] = _COUNT[kind](group)
+            measure = Followup if kind == "actual" else MEASURES[kind]
+            counted.setdefault(kind, {})[name] = measure.count(group)
     return counted
 
 
@@ -327,7 +315,7 @@ def load_runs(folders: Sequence[Path], questions: Sequence[str] = ()) -> tuple[F
         start = names[starts[folder.resolve().parent]] if found.model.step and folder.resolve().parent in starts else ""
         parts = _trainings(folder)
         each = [FinishedRun(part, str(part), read_results(part), None) for part in parts] if len(parts) > 1 else ()
-        samples = read_samples(*map(samples_file, parts))
+        samples = read_samples(*map(samples_file, parts), own=found.own_figures)
         return FinishedRun(folder, names[folder], found, samples, start, texts, tuple(each))
 
     return tuple(run(folder, found) for folder, found in kept.items())
@@ -362,7 +350,8 @@ def _results_of_all(folders: Sequence[Path]) -> Results:
     models = [found.model for found in each]
     path, label = ("+".join(dict.fromkeys(getattr(model, key) for model in models)) for key in ("path", "label"))
     step = models[0].step if len({model.step for model in models}) == 1 else None
-    counted = count_figures([{**row, "training": place} for place, of_one in enumerate(rows) for row in of_one])
+    together = [{**row, "training": place} for place, of_one in enumerate(rows) for row in of_one]
+    counted = count_figures(together, each[0].own)
     model = asdict(ModelInfo(path, label, step, None, models[0].template_sha256))
     return Results.model_validate({"model": model, "settings": each[0].settings.model_dump(), **counted})
 
@@ -412,7 +401,11 @@ def read_results(folder: Path) -> Results:
         raise BadInput(f"{path}: {where}: {problem['msg']}; probe the model again") from None
 
 
-def read_samples(*paths: Path) -> Samples | None:
+Declared = tuple[tuple[str, tuple[Figure, ...]], ...]
+"""The figures of measures that are not of this package, by name."""
+
+
+def read_samples(*paths: Path, own: Declared = ()) -> Samples | None:
     """Read the samples.jsonl of one or more trainings, or return None if one is missing. Unchanged files are read once.
 
     Raises:
@@ -420,46 +413,39 @@ def read_samples(*paths: Path) -> Samples | None:
     """
     if not all(path.exists() for path in paths):
         return None
-    return _read_samples(*((path.absolute(), path.stat().st_mtime_ns, path.stat().st_size) for path in paths))
+    return _read_samples(own, *((path.absolute(), path.stat().st_mtime_ns, path.stat().st_size) for path in paths))
 
 
 @cache  # training compares its runs again after every checkpoint
-def _read_samples(*versions: tuple[Path, int, int]) -> Samples:
-    values: dict[Metric, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
+    declared = {**{name: measure.figures for name, measure in MEASURES.items()}, **dict(own)}
+    declared["actual"] = Followup.figures
+    values: dict[Metric, Values] = defaultdict(lambda: defaultdict(list))
     grounding: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
     for file, number, row in ((path, number, row) for path, *_ in versions for number, row in read_jsonl(path)):
         try:
-            for metric, value in _values(row):
-                values[metric][str(row["item"])].append(float(value))
+            for figure in declared[row["kind"]]:
+                if (value := figure.of(row)) is not None:
+                    values[_metric(row, figure)][cluster_of(row)].append(value)
             plain_turn = row["kind"] == "followup" and row["perturbation"] == "none"
             if plain_turn and row["label"] is not None and row["grounding"] is not None:
                 grounding[row["set"]].append((str(row["item"]), row["label"], float(row["grounding"])))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{file}:{number}: not a row of a probe run ({error!r})") from None
-    return Samples({metric: dict(by_item) for metric, by_item in values.items()}, dict(grounding))
+    of_figures = {metric: dict(by_cluster) for metric, by_cluster in values.items()}
+    minus = {(name, figure.name): figure.minus for name, of in declared.items() for figure in of if figure.minus}
+    for metric in of_figures:
+        if other := minus.get((metric.measure, metric.name)):
+            of_figures[metric] = subtracted(of_figures[metric], of_figures[metric._replace(name=other)])
+    return Samples(of_figures, dict(grounding))
 
 
-def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
-    """Yield the rates that a row counts in, with its value; nothing for a row without a score."""
-    kind, name = row["kind"], row["set"]
-    if kind == "accuracy":
-        yield from ((Metric(kind, name, scoring), row[scoring]) for scoring in ("lenient", "strict"))
-    elif kind == "clarify":
-        yield Metric(kind, name, CLARIFY[row["condition"]]), clarify_right(row)
-    elif kind == "sharded":
-        condition = row["condition"]
-        yield Metric(kind, name, condition), row["lenient"]
-        yield Metric(kind, name, f"strict_{condition}"), row["strict"]
-        if condition == "sharded":
-            yield from ((Metric(kind, name, event), value) for event, value in on_the_way(row).items())
-    elif kind == "doubted":
-        yield Metric(kind, name, DOUBTED[row["condition"]]), row["lenient"]
-    elif kind not in ("followup", "actual"):
-        raise ValueError(f"kind {kind}")
-    elif row["label"] is not None:
-        turn = (f"T={float(row['temperature'])}", row["perturbation"])
-        metric = Metric(_followup(turn[1]), name, "rate", *turn) if kind == "followup" else Metric(kind, name, "rate")
-        yield metric, row["label"] == GENUINE
+def _metric(row: Row, figure: Figure) -> Metric:
+    """Return the number that a row counts in."""
+    if row["kind"] != "followup":
+        return Metric(row["kind"], row["set"], figure.name)
+    temperature, perturbation = f"T={float(row['temperature'])}", row["perturbation"]
+    return Metric(_followup(perturbation), row["set"], figure.name, temperature, perturbation)
 
 
 def run_names(folders: Sequence[Path], results: Sequence[Results]) -> list[str]:

@@ -182,16 +182,19 @@ def paired_difference(
     where few items changed; a bootstrap would leave out 0 after four gains of 200. Otherwise it is a bootstrap over the
     items and two pseudo-items, which differ by plus and minus the largest difference: without them the interval leaves out
     0 too often where few items changed. Where all items differ by the same amount (none changed, say), the interval is that
-    amount plus and minus the largest share of other items that n items could have missed (Wilson's bound for 0 of n).
+    amount plus and minus the largest share of other items that n items could have missed (Wilson's bound for 0 of n), times the
+    range of the values.
 
     Args:
-        a: Values in [0, 1] by item; an item without values counts as missing.
+        a: Values by item, such as rates in [0, 1]; an item without values counts as missing.
         b: The same of the other run.
         seed: Seed of the bootstrap.
         draws: Number of bootstrap draws.
     """
-    if any(not 0 <= value <= 1 for side in (a, b) for values in side.values() for value in values):
-        raise ValueError("a paired difference of rates is made of values in [0, 1]")
+    every = [value for side in (a, b) for values in side.values() for value in values]
+    if not all(map(math.isfinite, every)):
+        raise ValueError("a paired difference of values that are not finite")
+    span = max([1.0, *every]) - min([0.0, *every])  # 1 for rates
     in_a, in_b = ({item for item, values in side.items() if values} for side in (a, b))
     common = sorted(in_a & in_b)
     unmatched = len(in_a ^ in_b)
@@ -207,8 +210,8 @@ def paired_difference(
         p_value = mcnemar(len(gained), len(lost))
         ci95 = _bonett_price(len(gained), len(lost), n)
     elif max(differences) - min(differences) < 1e-12:
-        missed = _wilson_bounds(0.0, n)[1]
-        ci95 = (max(-1.0, value - missed), min(1.0, value + missed))
+        missed = span * _wilson_bounds(0.0, n)[1]
+        ci95 = (max(-span, value - missed), min(span, value + missed))
     else:
         largest = max(map(abs, differences))
         rows = [[difference] for difference in (*differences, largest, -largest)]

@@ -26,12 +26,13 @@ from nextturn.probe.command.terminal import say, say_once
 from nextturn.probe.models.checkpoints import (
     KEPT,
     finished,
-    is_complete,
     keep,
     list_checkpoints,
     numbered,
+    recorded_inputs,
     saved_at,
     set_aside,
+    why_incomplete,
 )
 from nextturn.probe.models.folders import resolve, usable_dtype
 from nextturn.probe.models.user_model import refuse_user_model
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
     from nextturn.probe.command.sections import load_probe_recipe
-    from nextturn.probe.run import load_sets, work_of
+    from nextturn.probe.plan import load_sets, work_of
 
     if args.poll <= 0:
         raise BadInput(f"--poll: given {args.poll:g}, expected seconds above 0")
@@ -115,8 +116,8 @@ class Watcher:
             NextturnError: Some probes failed. The others are done.
         """
         from nextturn.probe.command.sections import TrackingSection
+        from nextturn.probe.plan import refuse_other_settings
         from nextturn.probe.report.tracking import finish_tracking, start_tracking
-        from nextturn.probe.run import refuse_other_settings
 
         tracking = TrackingSection.model_validate(self.recipe.get("tracking", {"to": "none"}))
         tracking = tracking.model_copy(update={"name": f"{tracking.name or self.run_dir.name}-probe"})
@@ -149,7 +150,7 @@ class Watcher:
         """Return the steps that are measured or can be, in order."""
         steps = {step for step, _ in numbered(self.folder / KEPT, "step")}
         steps |= {step for step, _ in numbered(self.folder, "step") if self.is_measured(step)}
-        steps |= {step for step, checkpoint in list_checkpoints(self.run_dir) if is_complete(checkpoint) is None}
+        steps |= {step for step, checkpoint in list_checkpoints(self.run_dir) if why_incomplete(checkpoint) is None}
         return [0, *sorted(steps)]
 
     def is_measured(self, step: int) -> bool:
@@ -163,7 +164,7 @@ class Watcher:
             if self.is_measured(step):
                 shutil.rmtree(kept, ignore_errors=True)
         for step, checkpoint in reversed(list_checkpoints(self.run_dir)):  # rotation deletes the oldest first
-            if self.is_measured(step) or is_complete(checkpoint) is not None:
+            if self.is_measured(step) or why_incomplete(checkpoint) is not None:
                 continue
             try:
                 keep(checkpoint, self.folder / KEPT / _name(step))
@@ -186,9 +187,9 @@ class Watcher:
 
         say(f"measures {name}")
         try:
-            model = resolve(str(source) if step else self.recipe["model"]["name"])
-            if step:  # named by the path that training gave it
-                model = replace(model, name=str(Path(self.recipe["train"]["output_dir"]) / f"checkpoint-{step}"))
+            model = resolve(str(source) if step else self.base())
+            in_run = Path(self.recipe["train"]["output_dir"]) / f"checkpoint-{step}"
+            model = replace(model, name=str(in_run) if step else self.recipe["model"]["name"])  # as training names it
             measure_folder(model, self.probe, self.sets, self.folder / name, name, self.device, step=step, check=check)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one checkpoint must not stop the others
             if saved_at(source) != saved:
@@ -202,6 +203,10 @@ class Watcher:
             return
         self._compare()
         self._track()
+
+    def base(self) -> str:
+        """Return the model that training started from, by its checkpoint if a run directory was named."""
+        return str(recorded_inputs(self.run_dir).get("model", {}).get("path", self.recipe["model"]["name"]))
 
     def _compare(self) -> None:
         from nextturn.probe.compare import compare

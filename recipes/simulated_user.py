@@ -32,9 +32,9 @@ class Impatient:
         return [self._turn(request) for request in requests]
 
     def _turn(self, request: UserRequest) -> UserTurn:
-        reply, intent = request.messages[-1]["content"], request.intent
-        if intent.hidden and "?" in reply:
-            return UserTurn(intent.reveal)
+        reply, row = request.messages[-1]["content"], request.row
+        if row.hidden and "?" in reply:
+            return UserTurn(row.fact.reveal)
         said = (len(request.messages) - request.start) // 2
         if said >= self.patience or len(reply.split()) <= self.longest:
             return UserTurn(ended=True)

@@ -10,12 +10,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from nextturn.data_builders.rows import RlRow, first_faults, load_rl_rows, load_sft_rows, read_sft_rows, shards
+from nextturn.data_builders.rows import first_faults, load_rl_rows, load_sft_rows, view_rows
 from nextturn.data_builders.sections import load_data_recipe
 from nextturn.probe.command.errors import DataError, TemplateError
 from nextturn.probe.command.terminal import say_once
 from nextturn.probe.data.messages import check_messages, check_text
-from nextturn.probe.data.tables import is_saved, located, place, read_rows
+from nextturn.probe.data.tables import located
+from nextturn.probe.questions.simulation import PromptRow
 from nextturn.probe.text.chat import Chat, LossOn, Message
 from nextturn.train.rewards import check_columns
 from nextturn.train.sections import DataSection, GrpoRecipe, RolloutSection
@@ -59,17 +60,8 @@ def data_path(path: str | None, recipe: str | None) -> Path:
     return build(load_data_recipe(Path(recipe or "")))
 
 
-def conversation_rows(
-    path: Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
-) -> Iterator[dict[str, Any]]:
-    """Return the rows of a builder's folder, or of a file, as `read_sft_rows` does."""
-    if path.is_dir() and not is_saved(path):
-        return load_sft_rows(path)
-    return read_sft_rows(path, columns, skipped)
-
-
 def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> Iterator[tuple[Message, ...]]:
-    """Yield the conversations of a builder's folder (its sft/ shards), or of a file in any form of `probe.tables`.
+    """Yield the conversations of a builder's folder (its files in sft/), or of a file in any form of `probe.tables`.
 
     With `loss_on: user` they are in the user's view, see `user_view`.
 
@@ -79,7 +71,7 @@ def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> 
     Raises:
         DataError: There is no file, the build is not finished, or rows are no conversations.
     """
-    for row in conversation_rows(path, section.columns, skipped if section.on_bad_row == "skip" else None):
+    for row in load_sft_rows(path, section.columns, skipped if section.on_bad_row == "skip" else None):
         yield user_view(row) if section.loss_on == "user" else tuple(row["messages"])
     if skipped:
         say_once(f"{path}: {len(skipped)} rows left out (data.on_bad_row: skip): {first_faults(skipped, path)}")
@@ -228,16 +220,14 @@ def load_pairs(path: Path) -> Iterator[PreferencePair]:
     Raises:
         DataError: There is no file, the build is not finished, a row is no pair, or its sides are equal (file:line).
     """
-    for part in shards(path, "preference") if path.is_dir() else [path]:
-        for number, row in read_rows(part):
-            where = place(part, number)
-            prompt = check_messages(row.get("prompt"), where)
-            if prompt[-1]["role"] != "user":
-                raise DataError(f"{where}: the prompt ends with the assistant, expected a user message last")
-            chosen, rejected = (_side(row.get(name), name, where) for name in ("chosen", "rejected"))
-            if chosen.strip() == rejected.strip():
-                raise DataError(f"{where}: `chosen` and `rejected` are equal, expected two different replies")
-            yield PreferencePair(str(row.get("kind", "pair")), tuple(prompt), chosen, rejected)
+    for where, _, row in view_rows(path, "preference"):
+        prompt = check_messages(row.get("prompt"), where)
+        if prompt[-1]["role"] != "user":
+            raise DataError(f"{where}: the prompt ends with the assistant, expected a user message last")
+        chosen, rejected = (_side(row.get(name), name, where) for name in ("chosen", "rejected"))
+        if chosen.strip() == rejected.strip():
+            raise DataError(f"{where}: `chosen` and `rejected` are equal, expected two different replies")
+        yield PreferencePair(str(row.get("kind", "pair")), tuple(prompt), chosen, rejected)
 
 
 def _side(messages: Any, name: str, where: str) -> str:
@@ -311,12 +301,12 @@ class PromptCounts:
 class Prompts:
     """Rows by id: those to train on, in the order of the data (trl shuffles them with `train.seed`), and those held out."""
 
-    trained: dict[str, RlRow]
-    held_out: dict[str, RlRow]
+    trained: dict[str, PromptRow]
+    held_out: dict[str, PromptRow]
     counts: PromptCounts
 
     @property
-    def every(self) -> dict[str, RlRow]:
+    def every(self) -> dict[str, PromptRow]:
         return {**self.trained, **self.held_out}
 
 
@@ -359,7 +349,7 @@ def choose_prompts(recipe: GrpoRecipe, where: Path, chat: Chat, seed: int, least
     return prompts
 
 
-def tellable(rows: Iterable[RlRow], rollout: RolloutSection) -> list[RlRow]:
+def tellable(rows: Iterable[PromptRow], rollout: RolloutSection) -> list[PromptRow]:
     """Return the prompts whose pieces all fit in the turns of a rollout, and print how many do not."""
     every = list(rows)
     exchanges = rollout.max_turns - 1 if rollout.mode == "conversation" else rollout.window
@@ -372,7 +362,7 @@ def tellable(rows: Iterable[RlRow], rollout: RolloutSection) -> list[RlRow]:
     return kept
 
 
-def prompt_dataset(rows: Iterable[RlRow]) -> Any:
+def prompt_dataset(rows: Iterable[PromptRow]) -> Any:
     """Return trl's dataset: `prompt`, and in `row` the id of its row."""
     from datasets import Dataset
 

@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = argparse.ArgumentParser(
         prog="nextturn init",
-        description="Write conversations, questions, pairs, a reward, a simulated user and a recipe for each stage.",
+        description="Write an example of every stage: data, recipes, and a source, reward, simulated user, judge and measure of one's own.",
     )
     parser.add_argument("folder", type=Path, help="the folder to write; nothing in it is overwritten")
     folder: Path = parser.parse_args(argv).folder

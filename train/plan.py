@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nextturn.data_builders.sections import RoleSection, load_data_recipe
+from nextturn.data_builders.sections import load_data_recipe
 from nextturn.data_builders.simulators import check_own_class
 from nextturn.probe.command.errors import ModelError
+from nextturn.probe.command.sections import RoleSection
 from nextturn.probe.data.tables import located
 from nextturn.probe.models.conversions import is_multimodal
 from nextturn.probe.models.folders import ModelFolder, load_chat, resolve, tokenizer_folder
 from nextturn.probe.models.weights import ADAPTER_CONFIG, CONFIG, weight_files
-from nextturn.probe.run import sets_within_reach, work_of
+from nextturn.probe.plan import sets_within_reach, work_of
 from nextturn.probe.text.chat import Chat, Message
 from nextturn.train import encoding, memory
+from nextturn.train.inputs import check_validation
 from nextturn.train.policy import held_in
 from nextturn.train.resume import watch_line
 from nextturn.train.scoring import open_workers, shared_columns
@@ -154,7 +156,8 @@ class RunPlan:
                 held_out = encoding.read_conversations(
                     located(section.validation, "data.validation"), section, left_out
                 )
-                _, known = encoding.make_rows(held_out, self.chat, loss_on, longest, left_out)
+                validation, known = encoding.make_rows(held_out, self.chat, loss_on, longest, left_out)
+                check_validation(rows, validation)
                 yield f"validate  {section.validation}: {known.conversations:,} conversations, {known.skipped + known.too_long} left out"
             self.example = ["an example, tokens with loss are between ⟦ and ⟧:", *_shown(rows[0], self.chat)]
             self.rows = counts.rows

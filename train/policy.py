@@ -5,27 +5,32 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nextturn.probe.command.errors import ModelError
 from nextturn.probe.command.terminal import say
 from nextturn.probe.models.folders import ModelFolder, merged_folder, resolve
+from nextturn.probe.models.weights import load_causal_lm
 from nextturn.train.sections import LORA_TARGETS, ModelSection
 
 ADAPTER = "default"
 """PEFT's name of the adapter that is trained. PEFT saves it in the checkpoint's own folder, any other in a subfolder."""
 
 
-def policy_folder(section: ModelSection) -> ModelFolder:
+def policy_folder(section: ModelSection, place: str | None = None) -> ModelFolder:
     """Return the folder that training starts from, in which KL reference, vLLM and probe find the same weights.
 
     A LoRA checkpoint is merged into a folder of its own, once, unless its adapter is to be trained further.
 
+    Args:
+        place: The checkpoint, if `section.name` is a run directory.
+
     Raises:
         ModelError: There is no model under this name, or no adapter to continue.
     """
-    folder = resolve(section.name)
+    folder = replace(resolve(place or section.name), name=section.name)
     if section.continues_adapter:
         if folder.base is None:
             raise ModelError(f"model.lora.adapter: continue, but {section.name} is no LoRA checkpoint")
@@ -61,18 +66,14 @@ def load_policy(folder: ModelFolder, section: ModelSection, dtype: str | None = 
         dtype: From `held_in`. Left out, `section.dtype`.
 
     Raises:
-        ModelError: The adapter does not fit its base.
+        ModelError: Weights are missing, or the adapter does not fit its base.
     """
     import torch
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM
 
-    base = folder.base or folder.path
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        base, dtype=getattr(torch, dtype or section.dtype), use_safetensors=True, trust_remote_code=False
-    )
+    model = load_causal_lm(folder.whole, getattr(torch, dtype or section.dtype))
     # trl and PEFT find the base by this name. It must be the text-only folder, not the multimodal original.
-    model.config.name_or_path = str(base)
+    model.config.name_or_path = str(folder.whole)
     if folder.base is not None:
         with _adapter_errors(folder.path), warnings.catch_warnings():
             warnings.filterwarnings("error", message="(?s).*missing adapter keys")

@@ -7,14 +7,13 @@ rank 0 collects. The results are in RUN_DIR/probe/{base,step-N}, their compariso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
-
+from nextturn.probe.callback import ProbeCallback
 from nextturn.probe.command.errors import BadInput, DataError
 from nextturn.probe.command.files import read_json, write_atomic
 from nextturn.probe.command.sections import ProbeSection
@@ -22,10 +21,10 @@ from nextturn.probe.command.terminal import say
 from nextturn.probe.compare import compare
 from nextturn.probe.engines.base import Engine
 from nextturn.probe.engines.hf import HfEngine, live_model, plain_forward
-from nextturn.probe.engines.shared import on_all_ranks
 from nextturn.probe.models.folders import ModelFolder, ModelInfo, model_info, resolve
+from nextturn.probe.plan import LoadedSet, load_sets
 from nextturn.probe.report.tracking import headline_line, track_probe
-from nextturn.probe.run import LoadedSet, load_sets, run_probe
+from nextturn.probe.run import run_probe
 from nextturn.probe.text.chat import Chat
 from nextturn.train.colocated import ColocatedVllm
 from nextturn.train.overrides import awake
@@ -96,12 +95,12 @@ def probe_checkpoints(
     probe = probe.model_copy(update={"dtype": dtype_here(probe.dtype, trainer.args, "probe.dtype")})
     if probe.dtype != "auto" or trainer.is_deepspeed_enabled:
         dtype = probe.dtype
-    trainer.add_callback(ProbeCallback(trainer, probe, folder, chat, sets, dtype, check))
+    trainer.add_callback(CheckpointProbe(trainer, probe, folder, chat, sets, dtype, check))
 
 
 @dataclass(eq=False)
-class ProbeCallback(TrainerCallback):
-    """Runs the probe inside training and sends its results to the tracker. Arguments as of `probe_checkpoints`."""
+class CheckpointProbe(ProbeCallback):
+    """A `ProbeCallback` whose models are folders: base and checkpoints. Arguments as of `probe_checkpoints`."""
 
     trainer: Any
     probe: ProbeSection
@@ -112,51 +111,37 @@ class ProbeCallback(TrainerCallback):
     check: Callable[[], None]
 
     def __post_init__(self) -> None:
+        self.every, self.out = None, None
         self.run_dir = Path(self.trainer.args.output_dir)
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._measure(state.global_step)
-
     # The base, or in a resumed run the live weights of the checkpoint, whose probe a kill may have interrupted.
-    on_train_begin = on_save
+    on_train_begin = ProbeCallback.on_save
 
-    def _measure(self, step: int) -> None:
-        import torch
-
-        accelerator = self.trainer.accelerator
-        label = f"step-{step}" if step else "base"
-        out, comparison = self.run_dir / "probe" / label, self.run_dir / "probe" / "comparison"
-        accelerator.wait_for_everyone()
-        with ExitStack() as stack:
-            # Loading a base draws random numbers. With others, trl would shuffle the next samples differently than in a
-            # resumed run.
-            devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-            stack.enter_context(torch.random.fork_rng(devices))
-            # trl's vLLM gets the weights before they are gathered for the model that scores.
-            llm = stack.enter_context(awake(self.trainer.vllm_generation)) if asks_vllm(self.probe) else None
-            model = stack.enter_context(live_model(self.trainer, self.dtype))
-            dtype = stack.enter_context(plain_forward(model))
-            engine: Engine = HfEngine(model, self.chat.tokenizer, self.probe.batch_tokens)
+    @contextmanager
+    def opened(self, model: Any, chat: Chat) -> Iterator[tuple[Any, Engine, str]]:
+        """Provide a copy in the dtype of the run's probes, and trl's vLLM as the engine if the recipe asks for it."""
+        # trl's vLLM gets the weights before they are gathered for the model that scores.
+        asked = awake(self.trainer.vllm_generation) if asks_vllm(self.probe) else nullcontext()
+        with asked as llm, live_model(self.trainer, self.dtype, merged=True) as live, plain_forward(live) as dtype:
+            engine: Engine = HfEngine(live, chat.tokenizer, self.probe.batch_tokens)
             if llm is not None:
-                engine = ColocatedVllm(llm, self.chat.tokenizer, scores=engine)
+                engine = ColocatedVllm(llm, chat.tokenizer, scores=engine)
                 dtype = str(llm.llm_engine.model_config.dtype).removeprefix("torch.")
-            probe = self.probe.model_copy(update={"dtype": dtype})
-            on_all_ranks(engine, accelerator, lambda engine: self._run(engine, probe, label, step, out))
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # caches of large batches, which training needs in other sizes
-        if accelerator.is_main_process:
-            compare([self.run_dir], comparison)
-            say(f"{label}: {headline_line(out)}; {comparison / 'report.html'}")
-            track_probe(out, comparison / "tradeoff.png")
-        # The next step's collectives may be of a group whose time limit is shorter than `ddp_timeout`: DeepSpeed's own.
-        accelerator.wait_for_everyone()
+            yield live, engine, dtype
 
-    def _run(self, engine: Engine, probe: ProbeSection, label: str, step: int, out: Path) -> None:
-        folder = resolve(str(self.run_dir / f"checkpoint-{step}")) if step else self.folder
-        info = model_info(folder, self.chat, label, step)
+    def run(self, engine: Engine, live: Any, chat: Chat, probe: ProbeSection, folder: Path, step: int) -> None:
+        measured = resolve(str(self.run_dir / f"checkpoint-{step}")) if step else self.folder
+        info = model_info(measured, chat, folder.name, step)
         if not step:
-            self._take_over(info, probe.dtype, out)
-        run_probe(engine, self.chat, info, probe, out, self.sets, self.check)
+            self._take_over(info, probe.dtype, folder)
+        run_probe(engine, chat, info, probe, folder, self.sets, self.check)
+
+    def report(self, args: Any, state: Any, control: Any, folder: Path) -> None:
+        """Compare the probes so far, and send the new one to the tracker."""
+        comparison = self.run_dir / "probe" / "comparison"
+        compare([self.run_dir], comparison)
+        say(f"{folder.name}: {headline_line(folder)}; {comparison / 'report.html'}")
+        track_probe(folder, comparison / "tradeoff.png")
 
     def _take_over(self, info: ModelInfo, dtype: str, out: Path) -> None:
         """Copy the generations from the probe of the checkpoint that training starts from, if weights and dtype are equal.

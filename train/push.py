@@ -23,7 +23,7 @@ from nextturn.probe.command.terminal import say
 from nextturn.probe.models.weights import ADAPTER_CONFIG
 from nextturn.probe.questions.sets import HUB
 
-_NOT_A_MODEL = ("complete.json", "trainer_state.json", "export.json")  # state of the run
+_NOT_A_MODEL = ("complete.json", "trainer_state.json", "export.json", "base_of.json")  # state of the run
 _SUFFIXES = (".safetensors", ".json", ".jinja", ".txt", ".model")
 
 

@@ -26,15 +26,16 @@ from nextturn.probe.models.checkpoints import (
     FINISHED,
     KEPT,
     MARKER,
-    is_complete,
     list_checkpoints,
     mark_complete,
     newest_complete,
     numbered,
     set_aside,
+    why_incomplete,
 )
 from nextturn.probe.models.user_model import mark_user_model, user_model_info
 from nextturn.probe.watch import command
+from nextturn.train.inputs import is_base
 from nextturn.train.policy import zero_in_force
 
 GIB = 2**30
@@ -97,7 +98,7 @@ def choose_resume(run_dir: Path, resume: str, launch: Launch) -> Path | None:
 
 def _checkpoint_at(folder: Path, run_dir: Path) -> Path:
     """Return `folder` if it is a complete checkpoint of this run under its own name. Raises BadInput."""
-    if (reason := is_complete(folder)) is not None:
+    if (reason := why_incomplete(folder)) is not None:
         whole, _ = newest_complete(folder.parent if folder.name.startswith("checkpoint-") else folder)
         instead = f"; {whole} is complete" if whole else ""
         raise BadInput(f"--resume {folder}: not a complete checkpoint ({reason}){instead}")
@@ -157,7 +158,7 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
         say(f"moved {folder} to {moved[-1].name} ({reason}); delete it when you need the space")
 
     for step, folder in list_checkpoints(run_dir):
-        if reason := is_complete(folder) or (past if step > step_now else None):
+        if reason := why_incomplete(folder) or (past if step > step_now else None):
             move(folder, reason)
     # Delete the kept models after the checkpoints, so that `probe watch` cannot keep them again, and before the probes are
     # moved, so that it writes nothing into the new folders.
@@ -171,19 +172,20 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
     return moved
 
 
-def mark_checkpoints(trainer: Any) -> None:
+def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None:
     """Have `trainer` mark each checkpoint complete once all processes have saved it.
 
-    Call it before adding callbacks that read checkpoints. transformers' rotation (`save_total_limit`) stays as it is.
+    Call it before adding callbacks that read checkpoints. It takes over transformers' rotation (`save_total_limit`),
+    which would delete the base of another run, and the last complete checkpoint before the new one is marked.
+
+    Args:
+        inputs: What the markers record (train/inputs.py).
     """
     from transformers import TrainerCallback
 
-    class CompletionMarker(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            # Rotation comes before the marker: with a limit of one, a kill in between leaves nothing to resume from.
-            if args.save_total_limit == 1:
-                say("train.save_total_limit: 1 can lose a run that is killed while it saves; 2 or more cannot")
+    limit, trainer.args.save_total_limit = trainer.args.save_total_limit, None
 
+    class CompletionMarker(TrainerCallback):
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             # on_save fires on each process as soon as that one has written its own files.
             trainer.accelerator.wait_for_everyone()
@@ -191,7 +193,8 @@ def mark_checkpoints(trainer: Any) -> None:
                 folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
                 if info := user_model_info(Path(args.output_dir)):
                     mark_user_model(folder, info)
-                mark_complete(folder, state.global_step, vars(this_launch(args)))
+                mark_complete(folder, state.global_step, vars(this_launch(args)), inputs)
+                rotate(folder.parent, limit, state.best_model_checkpoint)
                 size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
                 if state.global_step < state.max_steps and (free := shutil.disk_usage(folder).free) < size:
                     say(
@@ -201,6 +204,13 @@ def mark_checkpoints(trainer: Any) -> None:
             trainer.accelerator.wait_for_everyone()
 
     trainer.add_callback(CompletionMarker())
+
+
+def rotate(run_dir: Path, limit: int | None, best: str | None = None) -> None:
+    """Delete all but the newest `limit` checkpoints (None: all), the best, and those that other runs start from."""
+    for _, folder in list_checkpoints(run_dir)[limit:] if limit else []:
+        if not is_base(folder) and folder != Path(best or ""):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def watch_line(run_dir: Path) -> str:

@@ -12,27 +12,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import yaml
 
 from nextturn.data_builders import asked_for
 from nextturn.data_builders.asked_for import LONGEST_ANSWER, marked_answer, questions
 from nextturn.data_builders.dialogue import replies
-from nextturn.data_builders.dialogue.replies import Parsed, Reply
+from nextturn.data_builders.dialogue.replies import Parsed
 from nextturn.probe.command.errors import DataError
 from nextturn.probe.command.timelimit import TIMEOUT
 from nextturn.probe.data.messages import Message, said_by, user
+from nextturn.probe.engines.ask import Answer, Reply
 from nextturn.probe.judges.llm import after_verdict
 from nextturn.probe.judges.llm import conversation as shown_conversation
 from nextturn.probe.judges.rules import repetition
+from nextturn.probe.questions.simulation import PromptRow
 from nextturn.probe.text.equality import compare_answers
 from nextturn.probe.text.grading import asks, count_marks, lenient_answer, outcome, strict_answer
 from nextturn.probe.text.words import content_stems, rough_sentences, words
-
-if TYPE_CHECKING:
-    from nextturn.data_builders.dialogue.roles import Answer
-    from nextturn.data_builders.rows import RlRow
 
 Messages = tuple[Message, ...]
 
@@ -54,7 +51,7 @@ class Sample:
         failures: For each failed conversation, why the simulator gave no user turn.
     """
 
-    row: RlRow
+    row: PromptRow
     conversations: tuple[Messages, ...]
     start: int
     tokens: int
@@ -129,9 +126,9 @@ def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
 # From -1 to 1. If a fact is withheld: 1 for asking for it by name, 0.5 for asking whether anything is missing, 0 for any other
 # question, and -1 for a guess, a question followed by a guess, and giving up. If all facts are given: 1 for an answer, 0.5
 # for an answer that ends with a question, 0 for a first reply that has neither a question nor a number, such as "That's it.",
-# and -1 for asking instead. If the user asks only for a hint, the result gets -1, marked or not. So a needless question costs
-# as much as a guess, as in GRIL (arXiv 2604.19656: a false alarm is -1, detection is rewarded, and less the later it comes).
-# Only the first reply counts: a correct answer later does not cancel either penalty.
+# and -1 for asking instead. So a needless question costs as much as a guess, as in GRIL (arXiv 2604.19656: a false alarm is
+# -1, detection is rewarded, and less the later it comes). Only the first reply counts: a correct answer later does not cancel
+# either penalty.
 #
 # A right answer that was guessed earns nothing: `accuracy` scores it 0. Otherwise a memorized guess would earn more than
 # asking and then solving.
@@ -141,48 +138,36 @@ def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
 # both kinds of rows.
 #
 # A problem that the user reveals in pieces is not answered before its last piece: an answer is -1, a question 1, anything else 0.
-#
-# `asking` is None for rows that do not say whether a question is right, such as the later turns of rows that ask for
-# a hint.
 
 HALF = 0.5
-HINT = "hint"
-UNDECIDED = "undecided"
-"""The row does not say whether to ask. This is no failure: all samples of its group are rewarded without this part."""
 
 
 def asking(sample: Sample) -> Score:
     """Score the first trained reply, which all look-aheads share."""
     if not sample.conversations:
         return mean_score(sample, ())
-    value = asked_rightly(sample.row, sample.conversations[0][sample.start]["content"])
-    return Score(value, UNDECIDED if value is None else "")
+    return Score(asked_rightly(sample.row, sample.conversations[0][sample.start]["content"]))
 
 
 def guessed(sample: Sample) -> bool:
-    """Return True if a right answer must not be rewarded: the sample did not ask for the withheld fact, or gave the result
-    instead of a hint."""
-    value, row = asking(sample).value, sample.row
-    return value is not None and value <= 0 and (row.withholds or (row.kind == HINT and not row.turn))
+    """Return True if a right answer must not be rewarded: the sample did not ask for the withheld fact."""
+    value = asking(sample).value
+    return value is not None and value <= 0 and sample.row.withholds
 
 
-def asked_rightly(row: RlRow, reply: str) -> float | None:
-    """Return the value of `asking` for a first reply; None if the row does not say whether to ask."""
+def asked_rightly(row: PromptRow, reply: str) -> float:
+    """Return the value of `asking` for a first reply."""
     said, marked = said_by(row.prompt, "user"), marked_answer(reply) is not None
     if row.shards:
         return -1.0 if marked else 1.0 if asks(reply) else 0.0
     if row.withholds:
         if marked:
             return -1.0
-        # What is withheld has a name, or is read off the sentences of the problem that state it.
-        about = asked_for.asked_about(reply, row.intent.names, said, row.hidden_sentences, row.ask)
+        # What is withheld has a name, or is read off the sentences that state it.
+        about = asked_for.asked_about(reply, row.fact.names, said, (row.fact.reveal,), row.fact.ask)
         if about & {"withheld", "anything"}:
             return 1.0 if "withheld" in about else HALF
         return 0.0 if any(question.endswith("?") for question in questions(reply)) else -1.0
-    if row.kind == HINT:
-        if row.turn:  # the user tries, and the reply says whether that is right
-            return None
-        return -1.0 if asked_for.states_result(row.answer, row.prompt, reply) else 1.0
     if asked_for.asks_instead(reply, said):
         return -1.0
     if not row.turn and not re.search(r"\d|\\boxed", reply):
@@ -240,10 +225,10 @@ def read_judge(reply: Reply) -> Parsed:
     return Parsed(found.group(1)) if found else Parsed(text, "no_verdict")
 
 
-def judge_score(answer: Answer) -> Score:
+def judge_score(answer: Answer[Parsed]) -> Score:
     """Return the value of what a judge said about a conversation: 0 for the verdict 1, 1 for the verdict 5."""
     if answer.parsed is None:
-        return Score(None, answer.missing + (f": {answer.detail}" if answer.detail else ""))
+        return Score(None, f"judge_{answer.missing}" + (f": {answer.detail}" if answer.detail else ""))
     return Score((int(answer.parsed.text) - 1) / 4)
 
 
@@ -265,8 +250,7 @@ def efficiency(sample: Sample, efficient_tokens: int) -> Score:
 # The mean of three marks over the policy's turns, and 0 for an empty turn:
 #
 # - *one answer*, of the conversation: its answering turn marks an answer (`\boxed{}` or `####`) exactly once. A
-#   conversation without a mark gets 0; the mark does not count if its last turn asks or its row wants no answer yet (a
-#   hint, a withheld fact).
+#   conversation without a mark gets 0; the mark does not count if its last turn asks or its row withholds a fact.
 # - *own voice*: no role label, no control token, no problem or user message written by the assistant.
 # - *no loop*: the last hundred words do not repeat the same text.
 
@@ -292,7 +276,7 @@ def form(sample: Sample) -> Score:
         answering = next((text for text in reversed(turns) if strict_answer(text) is not None), None)
         if answering is not None:
             marks.append(float(count_marks(answering) == 1))
-        elif not (asks(turns[-1]) or sample.row.withholds or sample.row.kind == HINT):
+        elif not (asks(turns[-1]) or sample.row.withholds):
             marks.append(0.0)
         scores.append(Score(fmean(marks)))
     return mean_score(sample, scores)
@@ -336,7 +320,7 @@ PARTS = {
 }
 
 
-def check_columns(rows: Collection[RlRow], weights: Mapping[str, float], where: str) -> None:
+def check_columns(rows: Collection[PromptRow], weights: Mapping[str, float], where: str) -> None:
     """Check that the prompts have what the parts with a weight need.
 
     Raises:
@@ -396,7 +380,7 @@ def compose(parts: Mapping[str, Score], weights: Mapping[str, float], required: 
     values = {name: part.value for name, part in parts.items()}
     reasons = {name: part.reason for name, part in parts.items() if part.value is None}
     counted = {name: value for name, value in values.items() if weights[name] and value is not None}
-    if not counted or any(reasons.get(name) != UNDECIDED for name in required if name not in counted):
+    if not counted or not counted.keys() >= set(required):
         return Scored(None, values, reasons)
     total = sum(weights[name] for name in counted)
     return Scored(sum(weights[name] * value for name, value in counted.items()) / total, values, reasons)

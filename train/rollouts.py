@@ -16,13 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.sections import SimulatorSection
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.data.messages import Message, after_thinking
 from nextturn.probe.engines.base import Completion, Request, collect, item_seed
 from nextturn.probe.engines.hf import HfEngine, live_model
-from nextturn.probe.questions.simulation import Simulator, UserRequest
+from nextturn.probe.questions.simulation import PromptRow, Simulator, UserRequest
 from nextturn.probe.text.chat import Chat
 from nextturn.train.rewards import Sample
 from nextturn.train.sections import RolloutSection, check_sampling
@@ -39,7 +38,7 @@ class RolloutFunction:
 
     section: RolloutSection
     chat: Chat
-    rows: Mapping[str, RlRow]
+    rows: Mapping[str, PromptRow]
     simulator: Simulator
     seed: int
     _round: tuple[str, int, int] = ("", -1, 0)
@@ -158,7 +157,7 @@ class RolloutFunction:
         asked = [each for each in conversations if each.is_open]
         turns = self.simulator.turns(
             [
-                UserRequest(each.row.intent, tuple(each.messages), item_seed(each.seed, "user"), len(each.row.prompt))
+                UserRequest(each.row, tuple(each.messages), item_seed(each.seed, "user"), len(each.row.prompt))
                 for each in asked
             ]
         )
@@ -182,7 +181,7 @@ class Rollout:
         log_probs: [C], 0.0 where the mask is 0 (as trl fills them; masked before they count); empty if the engine has none.
     """
 
-    row: RlRow
+    row: PromptRow
     seed: int
     prompt_ids: tuple[int, ...]
     messages: list[Message]

@@ -15,7 +15,7 @@ from nextturn.probe.data.messages import said_by
 from nextturn.probe.report.tracking import slug
 from nextturn.probe.text.grading import outcome
 from nextturn.probe.text.words import sentences, word_list, words
-from nextturn.train.rewards import HINT, PARTS, Sample, Scored
+from nextturn.train.rewards import PARTS, Sample, Scored
 
 # --- The figures of a step, over the samples of all processes.
 
@@ -81,7 +81,7 @@ def watch_figures(samples: Sequence[Sample]) -> dict[str, float]:
         cut = sample.truncated and len(conversation) == sample.start + 1
         if sample.row.withholds:
             values["ask_when_needed"].append(outcome(reply, cut) == "asked")  # as the probe's clarify judges it
-        elif not sample.row.shards and sample.row.kind != HINT:
+        elif not sample.row.shards:
             said = said_by(sample.row.prompt, "user")
             values["over_asking"].append(not cut and asks_instead(reply, said))  # as the reward does
     ended = Counter(end for sample in samples for end in sample.ended)

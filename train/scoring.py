@@ -12,18 +12,19 @@ import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nextturn.data_builders.dialogue.roles import Ask, ChatModel, open_model
-from nextturn.data_builders.rows import RlRow
 from nextturn.probe.command.errors import RecipeError, TrainingStopped
 from nextturn.probe.command.recipe import load_named
 from nextturn.probe.command.terminal import is_main_process, say
-from nextturn.probe.command.timelimit import Pending, Workers
+from nextturn.probe.command.timelimit import Done, Workers
+from nextturn.probe.engines.ask import Ask, ChatModel, ask, open_model
 from nextturn.probe.engines.base import item_seed
+from nextturn.probe.questions.simulation import PromptRow
 from nextturn.train import rewards
 from nextturn.train.rewards import PARTS, Messages, Sample, Score, Scored
 from nextturn.train.samples import group_figures, reward_figures, watch_figures, write_samples
@@ -148,7 +149,7 @@ def judged_interactivity(
         Ask(rewards.judge_prompt(messages), rewards.read_judge, partial(_attempt_seed, seed, texts))
         for texts, messages in asked.items()
     ]
-    verdicts = dict(zip(asked, map(rewards.judge_score, model.ask(wanted, TRIES, limit_s)), strict=True))
+    verdicts = dict(zip(asked, map(rewards.judge_score, ask(model, wanted, TRIES, limit_s)), strict=True))
     return lambda sample: rewards.mean_score(sample, [verdicts[_texts(messages)] for messages in sample.conversations])
 
 
@@ -178,7 +179,7 @@ def open_workers(section: RewardSection, columns: Collection[str] | None = None)
     functions = [part.function for part in section.custom.values()]
     workers = Workers(section.workers, section.timeout_s, partial(_load_functions, functions))
     for name, part in section.custom.items():
-        loaded = workers.start(_columns_of, part.function).wait()
+        loaded = workers.start(_columns_of, part.function).result()
         problem = f"cannot be loaded ({loaded.failure})" if loaded.failure else ""
         if columns is not None and (missing := [column for column in loaded.value or () if column not in columns]):
             problem = (
@@ -190,9 +191,9 @@ def open_workers(section: RewardSection, columns: Collection[str] | None = None)
     return workers
 
 
-def _finished(call: Pending) -> Score:
+def _finished(call: Future[Done]) -> Score:
     """Wait for a call in a worker."""
-    done = call.wait()
+    done = call.result()
     if done.failure:
         return Score(None, done.failure)
     return Score(None, NOT_APPLICABLE) if done.value is None else Score(float(done.value))
@@ -240,7 +241,7 @@ OF_ROW = ("id", "kind", "answer", "problem", "solution")
 """Columns that every prompt has, empty where its file has none."""
 
 
-def shared_columns(rows: Iterable[RlRow]) -> list[str]:
+def shared_columns(rows: Iterable[PromptRow]) -> list[str]:
     """Return the names of the columns that all prompts have for a reward function."""
     every = list(rows)
     own = [name for name in every[0].columns if all(name in row.columns for row in every)]

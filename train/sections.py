@@ -14,11 +14,11 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from pydantic import AliasChoices, Field, create_model, model_serializer, model_validator
 
-from nextturn.data_builders.sections import DataRecipe, RoleSection, SimulatorSection
+from nextturn.data_builders.sections import DataRecipe, SimulatorSection
 from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.files import read_json
-from nextturn.probe.command.recipe import Count, RecipeSection, Seconds, Share, Weight, load_recipe
-from nextturn.probe.command.sections import ProbeSection, TemplateSection, TrackingSection, VllmSection
+from nextturn.probe.command.recipe import Count, Mark, Named, RecipeSection, Seconds, Share, Weight, load_recipe
+from nextturn.probe.command.sections import ProbeSection, RoleSection, TemplateSection, TrackingSection, VllmSection
 from nextturn.probe.command.terminal import processes, say, say_once
 from nextturn.probe.models.checkpoints import newest_complete
 from nextturn.probe.models.weights import ADAPTER_CONFIG, CONFIG
@@ -78,6 +78,11 @@ REFUSED = {
         "auto_find_batch_size": "a smaller batch would tear groups apart",
     },
 }
+# How the names begin whose values change what is kept, shown or waited for.
+_FREE = (
+    *("logging_", "save_total_limit", "disable_tqdm", "ddp_timeout", "dataloader_num_workers", "push_to_hub", "hub_"),
+    "vllm_server_",
+)
 
 
 class TrlArguments(RecipeSection):
@@ -102,7 +107,8 @@ def trl_section(config: str) -> type[TrlArguments]:
     for name, types in TRL_FIELDS[config].items():
         if name not in REFUSED[config]:
             kind = _NARROWER.get(name) or Union[tuple(_TYPES[part] for part in types.split(" | "))]  # noqa: UP007
-            fields[name] = (kind, ... if name == "output_dir" else None)
+            marked = Annotated[kind, Mark.FREE] if name.startswith(_FREE) else kind
+            fields[name] = (marked, ... if name == "output_dir" else None)
     return create_model(config, __base__=TrlArguments, __doc__=f"Arguments of trl's {config}.", **fields)
 
 
@@ -147,7 +153,7 @@ class ModelSection(RecipeSection):
 
     name: Annotated[str, Field(validation_alias=AliasChoices("name", "model_name_or_path"))]
     """Hub id, local folder (also a checkpoint, also a LoRA checkpoint), or `smollm2-135m`."""
-    fallback: str | None = None
+    fallback: Annotated[str | None, Mark.FREE] = None
     """The model to start from if `name` is a run directory that has no complete checkpoint yet."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Data type of the weights; trained without LoRA and DeepSpeed they are stored in float32."""
@@ -224,7 +230,7 @@ Weights = create_model(
 class CustomPart(RecipeSection):
     """A reward part of your own: `function(sample) -> float | None`, or trl's `function(prompts, completions, **columns)`."""
 
-    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    function: Named
     """module:function, importable from the directory in which the command runs."""
     weight: Weight = 1.0
     """Weight of the part."""
@@ -255,15 +261,15 @@ class RewardSection(RecipeSection):
     """Parts without which a sample has no reward; default: all with a weight. Other parts that fail are left out of the mean."""
     judge: JudgeSection | None = None
     """A model that judges interactivity; default: rules."""
-    judge_timeout_s: Seconds = 300.0
+    judge_timeout_s: Annotated[Seconds, Mark.FREE] = 300.0
     """Time limit in seconds for all verdicts of a step; `judge.server` limits each request."""
     efficient_tokens: Count = 500
     """Assistant tokens at which efficiency is 0.5."""
-    timeout_s: Seconds = 10.0
+    timeout_s: Annotated[Seconds, Mark.FREE] = 10.0
     """Time limit in seconds for one call of a custom function."""
-    workers: Count = 2
+    workers: Annotated[Count, Mark.FREE] = 2
     """Processes for custom functions, next to each training process."""
-    max_failed: Share = 0.2
+    max_failed: Annotated[Share, Mark.FREE] = 0.2
     """Share of a step's samples without a reward above which the run stops."""
 
     @property
@@ -308,7 +314,7 @@ class RolloutSection(RecipeSection):
     """In mode conversation: assistant turns at most."""
     max_turn_tokens: Count = 256
     """Tokens of a turn at most, look-ahead included; `train.max_completion_length` limits all trained tokens of a sample."""
-    batch_tokens: Count = 32768
+    batch_tokens: Annotated[Count, Mark.FREE] = 32768
     """Tokens in one batch if transformers generates; more is faster and needs more memory."""
 
     def check_keys(self) -> None:
@@ -366,7 +372,7 @@ class TrainRecipe(RecipeSection):
     """Arguments of trl's config."""
     probe: ProbeSection | None = None
     """What the probe measures at checkpoints; default: nothing."""
-    tracking: TrackingSection = TrackingSection(to="none")
+    tracking: Annotated[TrackingSection, Mark.FREE] = TrackingSection(to="none")
     """Where figures are shown; without this section nowhere."""
 
     @property

@@ -43,6 +43,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     from nextturn.probe.data.tables import located
     from nextturn.probe.models.user_model import UserModelInfo
     from nextturn.train.encoding import as_dataset, make_rows, read_conversations
+    from nextturn.train.inputs import check_validation
     from nextturn.train.overrides import ConversationTrainer
     from nextturn.train.policy import new_adapter
 
@@ -62,6 +63,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     if recipe.data.validation:
         path = located(recipe.data.validation, "data.validation")
         validation, _ = make_rows(read_conversations(path, recipe.data, []), run.chat, loss_on, args.max_length)
+        check_validation(rows, validation)
     info = UserModelInfo(recipe.model.name, run.chat.template_sha256, counts.intents > 0)
     run.begin(info if loss_on == "user" else None)
 

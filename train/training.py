@@ -27,10 +27,11 @@ from nextturn.probe.command.files import (
     write_atomic,
     write_json,
 )
-from nextturn.probe.command.recipe import recipe_dict
+from nextturn.probe.command.recipe import Mark, may_differ, recipe_dict
 from nextturn.probe.command.terminal import is_main_process, say, visible
+from nextturn.probe.data.tables import located
 from nextturn.probe.models.checkpoints import finish_run, finished, list_checkpoints, newest_complete
-from nextturn.probe.models.folders import load_chat, resolve
+from nextturn.probe.models.folders import load_chat
 from nextturn.probe.models.user_model import (
     USER_MODEL,
     UserModelInfo,
@@ -41,6 +42,7 @@ from nextturn.probe.models.user_model import (
 from nextturn.probe.models.weights import sha256_of_seen
 from nextturn.probe.report.tracking import check_tracker, start_tracking
 from nextturn.probe.text.chat import Message
+from nextturn.train import inputs
 from nextturn.train.policy import held_in, load_policy, policy_folder, zero_in_force
 from nextturn.train.resume import choose_resume, mark_checkpoints, remove_incomplete, this_launch
 from nextturn.train.sections import LOADERS, TrainRecipe, fitted
@@ -113,35 +115,37 @@ class Run:
         self.run_dir = Path(recipe.arguments["output_dir"])
         self.pushes = bool(recipe.arguments.get("push_to_hub"))
         self.sets: list[LoadedSet] = []
+        self.inputs: inputs.Inputs = {}
         check_tracker(recipe.tracking)
         trains_on_gpus(fitted(recipe))
-        self.data, hashes = on_main_process("prepare the model and the data", self._prepare)
+        self.data, self.inputs, hashes = on_main_process("prepare the model and the data", self._prepare)
         sha256_of_seen.update(hashes)  # so that the other processes need not read all weights again
-        self.folder = policy_folder(recipe.model)
+        self.folder = policy_folder(recipe.model, self.inputs["model"]["path"])
         self.chat = load_chat(self.folder, recipe.data.switches)
         self.tokenizer = self.chat.tokenizer
         self.checkpoint: Path | None = None
         self._alone = ExitStack()
 
-    def _prepare(self) -> tuple[Path, dict[Any, str]]:
-        from nextturn.probe.data.tables import located
+    def _prepare(self) -> tuple[Path, inputs.Inputs, dict[Any, str]]:
         from nextturn.train.encoding import data_path  # which needs numpy, and a recipe is read without it
         from nextturn.train.probing import sets_to_probe
 
-        policy_folder(self.recipe.model)
+        known = inputs.recorded(self.run_dir)
+        folder, self.inputs["model"] = inputs.find_base(self.recipe.model.name, self.run_dir, known)
+        policy_folder(self.recipe.model, self.inputs["model"]["path"])
         if self.pushes:
             from nextturn.train.push import create_repository
 
             create_repository(self.recipe.arguments, self.run_dir)
         if (probe := self.recipe.probe) and probe.when != "never":  # the base is measured, too
-            refuse_user_model(resolve(self.recipe.model.name).path, probe.user_model)
+            refuse_user_model(folder.path, probe.user_model)
         # A set that cannot be downloaded ends the run before the data is built.
         sets_to_probe(self.recipe.probe, self.run_dir, before_build=True)
         data = data_path(self.recipe.data.path, self.recipe.data.recipe)
         if validation := getattr(self.recipe.data, "validation", None):
             located(validation, "data.validation")
         self.sets = sets_to_probe(self.recipe.probe, self.run_dir)
-        return data, sha256_of_seen
+        return data, self.inputs, sha256_of_seen
 
     def warn_of_probed(self, conversations: Iterable[Sequence[Message]]) -> None:
         """Warn if questions of the inline probe occur in the training data. Prints on process 0."""
@@ -175,10 +179,16 @@ class Run:
         if self.recipe.probe is None or self.recipe.probe.when != "watch":  # a watcher writes here, too
             remove_unfinished(self.run_dir)  # temporary files of a killed run
         checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
+        validation = getattr(self.recipe.data, "validation", None)
+        self.inputs |= inputs.inputs_of(self.recipe, self.data, validation and located(validation, "data.validation"))
         if user_model is not None:
             mark_user_model(self.run_dir, user_model)  # before recipe.json, for which a watcher waits
         elif checkpoint is None:
             (self.run_dir / USER_MODEL).unlink(missing_ok=True)  # of an earlier run that did nothing yet
+        known = inputs.recorded(self.run_dir)
+        inputs.refuse_changed(self.run_dir, known, self.inputs)
+        if checkpoint is not None and not known:
+            say("note: an earlier version began this run and recorded no inputs; those of now are recorded")
         # A run that did nothing yet has nothing that other settings could mix with.
         if checkpoint is None or not (self.run_dir / "recipe.json").is_file():
             write_json(self.run_dir / "recipe.json", recipe_dict(self.recipe))
@@ -211,7 +221,7 @@ class Run:
         say(launch_line(trainer))
         trainer.add_callback(FiniteGuard(trainer))
         guard_tracking(trainer)
-        mark_checkpoints(trainer)
+        mark_checkpoints(trainer, inputs.to_record(self.inputs))
         trainer.add_callback(signals := StopsOnSignal(trainer))
         probe_checkpoints(
             trainer, probe, self.folder, self.chat, self.sets, dtype_here(recipe.model.dtype, self.args), signals.check
@@ -308,17 +318,6 @@ def _metadata_of(card: Path) -> dict[str, Any]:
         return {}
 
 
-# What may differ when a run is resumed: it changes what is kept or shown, or how servers are asked, not what is computed.
-_SERVED = ("server.urls", "server.concurrency", "server.timeout_s", "server.max_wait_s")
-_FREE = (
-    *("tracking.", "train.logging_", "train.save_total_limit", "train.disable_tqdm"),
-    *("model.fallback", "probe.batch_tokens", "probe.user_model"),
-    *("train.ddp_timeout", "train.dataloader_num_workers", "train.push_to_hub", "train.hub_"),
-    *("reward.max_failed", "reward.timeout_s", "reward.judge_timeout_s", "reward.workers", "train.vllm_server_"),
-    *(f"{role}.{key}" for role in ("rollout.simulator", "reward.judge") for key in _SERVED),
-)
-
-
 def already_finished(recipe: TrainRecipe) -> bool:
     """Return True if the recipe's run directory holds a finished run of it, as process 0 sees the directory.
 
@@ -334,7 +333,8 @@ def _already_finished(recipe: TrainRecipe) -> bool:
     run_dir = Path(recipe.arguments["output_dir"])
     if (run_dir / "recipe.json").is_file():
         # If the recipe states a step's rows, how many of them a process takes at once changes memory only.
-        free = (*_FREE, "train.per_device_train_batch_size") if recipe.rows_per_step else _FREE
+        free = may_differ(type(recipe), Mark.FREE)
+        free += ("train.per_device_train_batch_size",) if recipe.rows_per_step else ()
         try:
             refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
         except SettingsChanged as error:

@@ -28,22 +28,22 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from nextturn.data_builders.dialogue.checks import Proposal, values
+from nextturn.data_builders.dialogue.checks import fact_values, values
 from nextturn.data_builders.dialogue.replies import unfit_user_turn
-from nextturn.data_builders.dialogue.roles import LocalWeights
 from nextturn.data_builders.sections import SimulatorSection, Written
-from nextturn.data_builders.simulators import PieceTeller, open_simulator
+from nextturn.data_builders.simulators import open_simulator
 from nextturn.data_builders.written import WISHES, written
 from nextturn.probe.command.errors import BadInput
 from nextturn.probe.command.files import write_json, write_jsonl
 from nextturn.probe.command.terminal import aligned, collected, printable
 from nextturn.probe.data.messages import assistant, plain, row_id
 from nextturn.probe.data.tables import located
+from nextturn.probe.engines.ask import EngineModel
 from nextturn.probe.engines.base import ScoreRequest, item_seed
 from nextturn.probe.judges.rules import RulesJudge
 from nextturn.probe.judges.verdicts import ROLE_CONSISTENT, Case
 from nextturn.probe.models.user_model import user_model_info
-from nextturn.probe.questions.simulation import Intent, UserRequest, UserTurn
+from nextturn.probe.questions.simulation import Fact, PromptRow, UserRequest, UserTurn
 from nextturn.probe.report.comparison import plain as in_json
 from nextturn.probe.stats import NOTHING, Estimate, clustered_rate
 from nextturn.probe.text.words import ngrams, words
@@ -72,18 +72,18 @@ def points_of(row: Row, seed: int) -> Iterator[Point]:
     texts = [message["content"] for message in messages]
     turns = [at for at in range(2, len(texts)) if messages[at]["role"] == "user"]
     reveal, thing, answer = (str(row.get(key) or "") for key in ("reveal", "thing", "answer"))
-    fact = Proposal(reveal, thing).values - values(texts[0])
+    fact = fact_values(reveal) - values(texts[0])
     revealed = next((at for at in turns if fact and fact <= values(texts[at])), 0)
-    intent = Intent(
-        row["id"], f"{texts[0]}\n{reveal}".strip(), WISHES.get(row.get("kind", ""), "result"), answer,
-        thing=thing, reveal=reveal, ask=texts[revealed - 1] if revealed else "", hidden=(reveal,) if reveal else (),
+    known = PromptRow(
+        row["id"], f"{texts[0]}\n{reveal}".strip(), answer, wish=WISHES.get(row.get("kind", ""), "result"),
+        hidden=(reveal,) if reveal else (), fact=Fact(ask=texts[revealed - 1] if revealed else "", reveal=reveal, thing=thing),
     )  # fmt: skip
     user_seed = item_seed(seed, row["id"])
     for at in [*turns, len(texts)]:
         real = UserTurn(texts[at]) if at < len(texts) else UserTurn(ended=True)
-        yield Point(UserRequest(intent, messages[:at], user_seed), real, fact if at == revealed else frozenset())
+        yield Point(UserRequest(known, messages[:at], user_seed), real, fact if at == revealed else frozenset())
     if revealed:
-        yield Point(UserRequest(intent, (messages[0], NOT_ASKING), user_seed), None, fact)
+        yield Point(UserRequest(known, (messages[0], NOT_ASKING), user_seed), None, fact)
 
 
 def figures(points: Sequence[Point], turns: Sequence[UserTurn | None]) -> dict[str, Estimate]:
@@ -106,7 +106,7 @@ def figures(points: Sequence[Point], turns: Sequence[UserTurn | None]) -> dict[s
 
 
 def _rate(pairs: Iterable[tuple[Point, bool | None]]) -> Estimate:
-    known = [(value, point.request.intent.id) for point, value in pairs if value is not None]
+    known = [(value, point.request.row.id) for point, value in pairs if value is not None]
     return clustered_rate([value for value, _ in known], [name for _, name in known])
 
 
@@ -123,7 +123,7 @@ def _distinct(texts: Sequence[tuple[str, ...]], size: int) -> Estimate:
     return Estimate(len(set(runs)) / len(runs), None, len(runs)) if runs else NOTHING
 
 
-def perplexity(weights: LocalWeights, rows: Iterable[Row], intents: bool) -> Estimate:
+def perplexity(model: EngineModel, rows: Iterable[Row], intents: bool) -> Estimate:
     """Return the perplexity of the tokens that have loss with `data.loss_on: user`, and their number.
 
     Args:
@@ -134,11 +134,11 @@ def perplexity(weights: LocalWeights, rows: Iterable[Row], intents: bool) -> Est
     requests = []
     for row in rows:
         view = user_view(row if intents else {**row, "intent": None})
-        for trained in weights.chat.training_rows(view, "user"):
+        for trained in model.chat.training_rows(view, "user"):
             ids, mask = tuple(trained.input_ids), [0, *trained.loss_mask, 0]
             edges = [at for at in range(len(mask) - 1) if mask[at] != mask[at + 1]]
             requests += [ScoreRequest(ids[:at], ids[at:end]) for at, end in zip(edges[::2], edges[1::2], strict=True)]
-    log_p = sum(collected(weights.score(requests), len(requests), "perplexity", unit=" turns"))
+    log_p = sum(collected(model.engine.score(requests), len(requests), "perplexity", unit=" turns"))
     tokens = sum(len(request.target_ids) for request in requests)
     return Estimate(math.exp(-log_p / tokens), None, tokens)
 
@@ -159,17 +159,18 @@ def _cell(figure: Estimate) -> str:
 
 def read_data(path: str | None) -> list[Row]:
     """Return the conversations of a path, or the written ones with what they withhold."""
-    from nextturn.data_builders.rows import sft_row
-    from nextturn.train.encoding import conversation_rows
+    from nextturn.data_builders.rows import load_sft_rows, sft_row
 
     if path is not None:
-        rows = enumerate(conversation_rows(located(path, "--data")), start=1)
+        rows = enumerate(load_sft_rows(located(path, "--data")), start=1)
         return [{**row, "id": row_id(row, number)} for number, row in rows]
     # With the seed of recipes/written.yaml, its `source.n` leaves out the last conversations.
-    return [sft_row(talk) | (vars(talk.gap) if talk.gap else {}) for talk in written(Written(), seed=7)]
+    return [
+        sft_row(talk) | {"reveal": talk.fact.reveal, "thing": talk.fact.thing} for talk in written(Written(), seed=7)
+    ]
 
 
-def section_of(name: str, dtype: Any = "auto") -> SimulatorSection:
+def simulator_section(name: str, dtype: Any = "auto") -> SimulatorSection:
     """Return the simulator of an argument: a class, the folder of a user model, or a chat model that is prompted once."""
     if ":" in name:
         return SimulatorSection(engine=name, tries=1)
@@ -190,7 +191,9 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="write users.json and turns.jsonl here, or resume")
     parser.add_argument("--dry-run", action="store_true", help="check the users and the data, run no model")
     options = parser.parse_args(argv)
-    sections = {name: section_of(name, options.dtype) for name in options.models} | {"scripted": SimulatorSection()}
+    sections = {name: simulator_section(name, options.dtype) for name in options.models} | {
+        "scripted": SimulatorSection()
+    }
     rows = read_data(options.data)[-options.n :]
     points = [point for row in rows for point in points_of(row, options.seed)]
     if options.n < 1 or not points:
@@ -209,16 +212,16 @@ def main(argv: Sequence[str]) -> None:
         with open_simulator(section, options.seed, name, options.out and options.out / "stored") as simulator:
             turns[name] = simulator.turns(requests)
             users[name] = figures(points, turns[name])
-            played = simulator.own.others if isinstance(simulator.own, PieceTeller) else simulator.own
-            weights = getattr(getattr(played, "model", played), "weights", None)
-            if isinstance(weights, LocalWeights):
-                users[name]["perplexity"] = perplexity(weights, rows, getattr(played, "intents", True))
+            played = getattr(simulator.own, "others", None) or simulator.own
+            model = getattr(played, "model", None)
+            if isinstance(model, EngineModel):
+                users[name]["perplexity"] = perplexity(model, rows, getattr(played, "intents", True))
     turns["real"] = [point.real for point in points]
     users["real"] = figures(points, turns["real"])
     print(table(users))
     if options.out:
         lines = (
-            {"user": name, "id": request.intent.id, "after": request.messages[-1]["content"], **vars(turn)}
+            {"user": name, "id": request.row.id, "after": request.messages[-1]["content"], **vars(turn)}
             for name, made in turns.items() for request, turn in zip(requests, made, strict=True) if turn
         )  # fmt: skip
         write_jsonl(options.out / "turns.jsonl", lines)

@@ -6,13 +6,12 @@ Each reason why a text cannot be used has a name, so a person can check it.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from nextturn.data_builders.numbers import arithmetic, equations, read, squeezed
 from nextturn.data_builders.sections import wordings
+from nextturn.probe.questions.simulation import Fact
 from nextturn.probe.text.words import content_stems, ngrams
 
 # --- The numbers of a text, in digits or words, compared by value.
@@ -25,17 +24,13 @@ _WORD = re.compile(rf"\b(?:({_TENS})[- ])?({'|'.join(_WORDS)})\b", re.IGNORECASE
 _ANYWHERE = frozenset((1.0, 2.0))
 
 
-def digits(text: str) -> Counter[float]:
-    return Counter(float(found.replace("{,}", "").replace(",", "")) for found in _DIGITS.findall(text))
-
-
 def values(text: str) -> set[float]:
     """Return all numbers of a text, in digits or in words."""
     words = {
         float(_WORDS[match.group(2).lower()] + (_WORDS[match.group(1).lower()] if match.group(1) else 0))
         for match in _WORD.finditer(text)
     }
-    return set(digits(text)) | words
+    return {float(found.replace("{,}", "").replace(",", "")) for found in _DIGITS.findall(text)} | words
 
 
 # The text between two dollar signs that do not mean money, without words of a sentence, or between \\[ and \\].
@@ -43,13 +38,9 @@ _PROSE = r"(?:(?<![A-Za-z\\{])[A-Za-z]{2,} (?=[A-Za-z]{2,}))"
 _FORMULA = re.compile(rf"(?<!\\)\$((?:(?!{_PROSE})(?:\\.|[^$\\]))+)\$|\\\[(.+?)\\\]", re.DOTALL)
 
 
-def _formula(text: str) -> str:
-    return squeezed(text).rstrip(".,;:")
-
-
 def _formulas(text: str) -> set[str]:
     """Return the formulas with a letter; numbers are compared by value elsewhere."""
-    found = {_formula(inline or displayed) for inline, displayed in _FORMULA.findall(text)}
+    found = {squeezed(inline or displayed).rstrip(".,;:") for inline, displayed in _FORMULA.findall(text)}
     return {formula for formula in found if re.search("[A-Za-z]", formula)}
 
 
@@ -75,16 +66,9 @@ _HOLE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """A fact to withhold: the problem's words that state it, and a name for it without its value."""
-
-    fact: str
-    name: str
-
-    @property
-    def values(self) -> frozenset[float]:
-        return frozenset(values(self.fact)) - _ANYWHERE or frozenset(values(self.fact))
+def fact_values(text: str) -> frozenset[float]:
+    """Return the numbers of a fact's text, without 1 and 2 if it has others."""
+    return frozenset(values(text)) - _ANYWHERE or frozenset(values(text))
 
 
 _LINKS = (
@@ -156,52 +140,47 @@ def sentence_with(fact: str, question: str) -> str:
     return question[slice(*text.sentence(question.index(fact)))]
 
 
-def unfit_proposal(proposal: Proposal, question: str) -> str:
+def unfit_fact(fact: Fact, question: str) -> str:
     """Return why the fact cannot be withheld, or ""."""
-    fact, name = squeezed(proposal.fact).lower(), proposal.name
-    words = proposal.fact.split()
+    bare, words, numbers = squeezed(fact.short).lower(), fact.short.split(), fact_values(fact.short)
     if (
-        squeezed(question).lower().count(fact) != 1
+        squeezed(question).lower().count(bare) != 1
         or not 1 <= len(words) <= 14
-        or (len(words) == 1 and not values(fact))
+        or (len(words) == 1 and not values(bare))
     ):
         return "no_fact"
-    if not content_stems(name) or len(name.split()) > 16 or values(name) & proposal.values:
+    if not content_stems(fact.name) or len(fact.name.split()) > 16 or values(fact.name) & numbers:
         return "no_name"
     # A number that occurs twice is not withheld by removing one occurrence.
-    rest = question.replace(proposal.fact, " ")
-    if rest == question or proposal.values & values(rest):
+    rest = question.replace(fact.short, " ")
+    if rest == question or numbers & values(rest):
         return "stated_twice"
-    return "little_left" if little_left(proposal.fact, question) else ""
+    return "little_left" if little_left(fact.short, question) else ""
 
 
-def shows_hole(text: str, question: str) -> bool:
-    """Return True if the text has a placeholder where the question states a fact."""
-    return bool(_HOLE.search(text)) and not _HOLE.search(question)
-
-
-def unfit_rest(text: str, proposal: Proposal, question: str) -> str:
-    """Return why the text is not the problem without the proposed fact, or "".
+def unfit_rest(text: str, fact: Fact, question: str) -> str:
+    """Return why the text is not the problem without the fact, or "".
 
     People who forget a fact put no placeholder in its position: two annotators refused 8 and 10 of 22 first user messages,
     all for a described gap.
     """
-    if shows_hole(text, question):
+    if _HOLE.search(text) and not _HOLE.search(question):
         return "placeholder"
     if len(text.split()) < 7:
         return "too_little"
-    if set(content_stems(text)) - set(content_stems(question)) - set(content_stems(proposal.name)):
+    if set(content_stems(text)) - set(content_stems(question)) - set(content_stems(fact.name)):
         return "adds_words"
     if not _formulas(text) <= _formulas(question):
         return "changes_formula"
-    wanted, here = values(question) - proposal.values, values(text)
-    if here & proposal.values or squeezed(proposal.fact).lower() in squeezed(text).lower():
+    numbers, here = fact_values(fact.short), values(text)
+    wanted = values(question) - numbers
+    if here & numbers or squeezed(fact.short).lower() in squeezed(text).lower():
         return "still_stated"
     if not wanted - _ANYWHERE <= here:
         return "loses_number"
     if here - wanted - _ANYWHERE:
         return "invents_number"
-    kept = set(content_stems(question)) - set(content_stems(proposal.fact))
+    kept = set(content_stems(question)) - set(content_stems(fact.short))
     return "" if len(kept & set(content_stems(text))) >= 0.75 * len(kept) else "loses_words"
 
 

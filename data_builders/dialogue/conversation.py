@@ -8,7 +8,7 @@ every verified solution gives a conversation.
 Some problems give a second conversation, whose first message lacks a fact. The fact is proved to be needed: without it
 the policy does not find the result, and with it the policy does.
 
-All conversations of a shard take each step together, so models get large batches. Equal replies give equal conversations.
+All conversations of a part of the build take each step together, so models get large batches. Equal replies give equal conversations.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from typing import Any
 
 from nextturn.data_builders.asked_for import names_fact
 from nextturn.data_builders.dialogue import checks
-from nextturn.data_builders.dialogue.checks import Proposal
-from nextturn.data_builders.dialogue.prompts import Prompt, assistant_prompt, copies_example, prompt
-from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant, same_words, tagged
-from nextturn.data_builders.dialogue.roles import COUNTS, Answer, Ask, ChatModel, LocalModel
+from nextturn.data_builders.dialogue.prompts import Prompt, assistant_prompt, copies_example, role_prompt
+from nextturn.data_builders.dialogue.replies import Parsed, read_assistant, same_words, tagged
 from nextturn.data_builders.sections import ROLES, Dialogue
-from nextturn.data_builders.tasks import Conversation, Gap, Task
+from nextturn.data_builders.tasks import Conversation, Task
 from nextturn.probe.data.messages import Message, assistant, user
+from nextturn.probe.engines.ask import COUNTS, Answer, Ask, ChatModel, EngineModel, Reply, ask
 from nextturn.probe.engines.base import ScoreRequest, item_seed
 from nextturn.probe.judges.rules import RulesJudge
 from nextturn.probe.judges.verdicts import GENUINE, Case
-from nextturn.probe.questions.simulation import Intent, Simulator, UserRequest, UserTurn
+from nextturn.probe.questions.simulation import Fact, PromptRow, Simulator, UserRequest, UserTurn, Wish
 from nextturn.probe.text.equality import same_answer
 from nextturn.probe.text.grading import asks, boxed, closes_asking, says
 
@@ -48,7 +47,7 @@ class Draft:
     """A conversation in progress.
 
     Attributes:
-        gap: What the first message lacks; None if it is complete.
+        fact: What the first message lacks.
         reveal_at: Index of the message that reveals it.
         measured: {"solved", "without", "with"}: [right, attempts] of the problem alone, of the first message without the
             withheld fact, and of the conversation.
@@ -64,7 +63,7 @@ class Draft:
     id: str
     task: Task
     messages: list[Message] = field(default_factory=list)
-    gap: Gap | None = None
+    fact: Fact = Fact()
     reveal_at: int = 0
     measured: dict[str, list[int]] = field(default_factory=dict)
     doubts: list[bool] = field(default_factory=list)
@@ -83,22 +82,13 @@ class Draft:
             "events": " ".join(self.events),
             "calls": {f"{role}.{count}": self.calls[f"{role}.{count}"] for role in ROLES for count in COUNTS},
         }
-        if self.gap:
-            dialogue |= {"withheld": self.gap.thing or self.gap.clause, "fact": self.gap.short}
+        if self.fact.short:
+            dialogue |= {"withheld": self.fact.name, "fact": self.fact.short}
         return Conversation(
-            id=self.id,
-            kind="underspecified" if self.gap else "complete",
-            messages=tuple(self.messages),
-            source=self.task.source,
-            answer=self.task.answer,
-            reveal_at=self.reveal_at,
-            task=self.task,
-            gap=self.gap if self.reveal_at else None,
-            doubts=tuple(self.doubts),
-            reason=self.reason,
-            row={"dialogue": dialogue},
-            unusable=self.unusable,
-        )
+            self.id, "underspecified" if self.fact.short else "complete", tuple(self.messages), self.task.source, self.task.answer,
+            self.reveal_at, self.task, self.fact if self.reveal_at else Fact(), tuple(self.doubts), reason=self.reason,
+            row={"dialogue": dialogue}, unusable=self.unusable,
+        )  # fmt: skip
 
     def right(self, text: str) -> bool:
         """Return True if the text boxes the right result."""
@@ -119,7 +109,7 @@ Wanted = tuple[Draft, Prompt, Callable[[Reply], Parsed]]
 
 
 class ConversationMaker:
-    """Makes the conversations about a shard of problems.
+    """Makes the conversations about a part of the problems.
 
     Args:
         policy: The model that will be trained.
@@ -147,7 +137,7 @@ class ConversationMaker:
             if self.rng("withheld", draft).random() < self.settings.withheld
         ]
         self.withhold(lacking)
-        asked = [draft for draft in lacking if draft.gap]
+        asked = [draft for draft in lacking if draft.fact.short]
         self.add_question_and_reveal(asked)
         self.add_solutions([draft for draft in asked if not draft.reason], "with")
         for exchange in range(self.settings.reactions):
@@ -155,9 +145,9 @@ class ConversationMaker:
         firsts = {draft.task.id: draft for draft in solved}
         for draft in lacking:
             first = firsts[draft.task.id]
-            if draft.gap is None:  # the search belongs to the first conversation then, with what it cost
+            if not draft.fact.short:  # the search belongs to the first conversation then, with what it cost
                 first.calls.update(draft.calls)
-            outcome = "needed" if draft.gap else "not_needed" if "without" in draft.measured else "no_cut"
+            outcome = "needed" if draft.fact.short else "not_needed" if "without" in draft.measured else "no_cut"
             first.events.append(f"search.{outcome}")
         # A problem without a fact that can be withheld is no failure.
         second = {draft.task.id: draft for draft in asked}
@@ -171,13 +161,13 @@ class ConversationMaker:
     def rng(self, purpose: str, draft: Draft) -> random.Random:
         return random.Random(f"{purpose}:{self.seed}:{draft.id}")
 
-    def ask(self, wanted: Sequence[Wanted], where: str, tries: int = _AGAIN) -> list[Answer]:
+    def ask(self, wanted: Sequence[Wanted], where: str, tries: int = _AGAIN) -> list[Answer[Parsed]]:
         """Ask the policy for replies; seeds follow from the draft, `where`, and how often the draft comes."""
         times, asks = Counter[str](), []
         for draft, messages, read in wanted:
             asks.append(Ask(messages, read, partial(item_seed, self.seed, draft.id, where, times[draft.id])))
             times[draft.id] += 1
-        answers = self.policy.ask(asks, tries)
+        answers = ask(self.policy, asks, tries)
         for (draft, *_), answer in zip(wanted, answers, strict=True):
             draft.calls.update(answer.calls)
             draft.unusable += [
@@ -195,77 +185,73 @@ class ConversationMaker:
             if answer.parsed is not None:
                 draft.messages.append(assistant(answer.parsed.text))
             elif len(answer.unusable) < self.settings.tries:  # the model could not be asked
-                draft.reason = answer.missing
+                draft.reason = f"assistant_{answer.missing}"
             else:
                 draft.reason = "unsolved" if where == "solved" else "not_enough"
 
     # --- A missing fact: proposed, proved to be needed, asked for, revealed.
 
     def withhold(self, drafts: Sequence[Draft]) -> None:
-        """Set the gap and the first message of each draft with a fact that is needed."""
+        """Set the fact and the first message of each draft with a fact that is needed."""
         proposals = {draft.id: self.proposals(draft) for draft in drafts}
         for number in range(_PROPOSALS):
-            tried = [draft for draft in drafts if draft.gap is None and len(proposals[draft.id]) > number]
-            proposed = self.gaps([(draft, proposals[draft.id][number]) for draft in tried], number)
-            found = [(draft, gap) for draft, gap in zip(tried, proposed, strict=True) if gap is not None]
+            tried = [draft for draft in drafts if not draft.fact.short and len(proposals[draft.id]) > number]
+            cut = self.cut_out([(draft, proposals[draft.id][number]) for draft in tried], number)
+            found = [(draft, fact) for draft, fact in zip(tried, cut, strict=True) if fact.question]
             # A model that solves a problem in one of k attempts fails 4k times in a row with probability exp(-4) by chance.
             attempts = [pair for pair in found for _ in range(self.settings.tries * pair[0].measured["solved"][1])]
             wanted = [
-                (draft, assistant_prompt([user(gap.question)], "guess"), read_assistant) for draft, gap in attempts
+                (draft, assistant_prompt([user(fact.question)], "guess"), read_assistant) for draft, fact in attempts
             ]
             answers = self.ask(wanted, f"without.{number}")
             guesses = defaultdict[str, list[str]](list)
             for (draft, _), answer in zip(attempts, answers, strict=True):
                 guesses[draft.id].append(answer.parsed.text if answer.parsed else "")
-            for draft, gap in found:
+            for draft, fact in found:
                 texts = guesses[draft.id]
                 # Guesses that agree without an assumption show that the rest is a complete problem with another result.
                 sure = [text for text in texts if text and not _assumes(text)]
                 right = sum(draft.right(text) for text in texts)
                 draft.measured["without"] = [right, len(texts)]
                 if all(texts) and not right and not _mostly_alike(sure, len(texts)):
-                    draft.gap, draft.messages = gap, [user(gap.question)]
+                    draft.fact, draft.messages = fact, [user(fact.question)]
 
-    def proposals(self, draft: Draft) -> list[Gap | str]:
-        """Return what may be withheld: gaps that rules found, then numbers of the problem with the words after them."""
+    def proposals(self, draft: Draft) -> list[Fact]:
+        """Return what may be withheld: facts that rules cut out, then numbers of the problem with the words after them, which
+        have no name yet and are revealed by their sentence."""
         question, rng = draft.task.question, self.rng("proposals", draft)
-        found: list[Gap | str] = rng.sample(draft.task.gaps, len(draft.task.gaps))
+        found = rng.sample(draft.task.gaps, len(draft.task.gaps))
         if not (checks.little_left("", question) or checks.one_formula(question)):
-            numbers = [fact for fact in checks.facts(question) if not checks.little_left(fact, question)]
-            found += rng.sample(numbers, len(numbers))
+            numbers = [text for text in checks.facts(question) if not checks.little_left(text, question)]
+            for text in rng.sample(numbers, len(numbers)):
+                found.append(Fact(short=text, value=text, reveal=checks.sentence_with(text, question)))
         return found[:_PROPOSALS]
 
-    def gaps(self, proposed: Sequence[tuple[Draft, Gap | str]], number: int) -> list[Gap | None]:
-        """Return a gap for each proposal: the policy names a fact, and writes its sentence without it."""
-        shots = self.settings.few_shot
-        gaps: list[Gap | None] = [gap if isinstance(gap, Gap) else None for _, gap in proposed]
-        facts = [(index, draft, fact) for index, (draft, fact) in enumerate(proposed) if isinstance(fact, str)]
-        names: list[Wanted] = []
-        for _, draft, fact in facts:
-            chat = prompt("name", shots, question=draft.task.question, fact=fact)
-            names.append((draft, chat, partial(_read_name, draft, fact, shots)))
-        named = self.ask(names, f"name.{number}")
-        usable = [
-            (index, draft, Proposal(fact, answer.parsed.text), checks.sentence_with(fact, draft.task.question))
-            for (index, draft, fact), answer in zip(facts, named, strict=True)
-            if answer.parsed is not None
-        ]
-        rests: list[Wanted] = []
-        for _, draft, proposal, sentence in usable:
-            chat = prompt("leave_out", shots, sentence=sentence, **vars(proposal))
-            rests.append((draft, chat, partial(_read_rest, draft, proposal, sentence)))
-        answers = self.ask(rests, f"leave_out.{number}")
-        for (index, draft, proposal, sentence), answer in zip(usable, answers, strict=True):
-            if answer.parsed is not None:
-                gaps[index] = Gap(
-                    draft.task.question.replace(sentence, answer.parsed.text),
-                    clause="", ask="", reveal=sentence, short=proposal.fact, value=proposal.fact, thing=proposal.name,
-                )  # fmt: skip
-        return gaps
+    def cut_out(self, proposed: Sequence[tuple[Draft, Fact]], number: int) -> list[Fact]:
+        """Return the proposed facts with the question without them; "" if it was not found.
+
+        The policy names a number, and writes its sentence without it.
+        """
+        shots, facts = self.settings.few_shot, [fact for _, fact in proposed]
+        names, rests = dict[int, Wanted](), dict[int, Wanted]()
+        for index, (draft, fact) in enumerate(proposed):
+            if not fact.question:
+                chat = role_prompt("name", shots, question=draft.task.question, fact=fact.short)
+                names[index] = (draft, chat, partial(_read_name, draft, fact, shots))
+        named = zip(names, self.ask([*names.values()], f"name.{number}"), strict=True)
+        for index, name in ((index, answer.parsed.text) for index, answer in named if answer.parsed):
+            draft, fact = proposed[index][0], replace(facts[index], thing=name)
+            chat = role_prompt("leave_out", shots, sentence=fact.reveal, fact=fact.short, name=name)
+            facts[index], rests[index] = fact, (draft, chat, partial(_read_rest, draft, fact))
+        left = zip(rests, self.ask([*rests.values()], f"leave_out.{number}"), strict=True)
+        for index, text in ((index, answer.parsed.text) for index, answer in left if answer.parsed):
+            question = proposed[index][0].task.question.replace(facts[index].reveal, text)
+            facts[index] = replace(facts[index], question=question)
+        return facts
 
     def add_question_and_reveal(self, drafts: Sequence[Draft]) -> None:
         """Add the policy's question for the missing fact, and the user's reply that states it."""
-        answers = self.ask([_wanted(draft, "ask", asks_for, name=_name(draft)) for draft in drafts], "ask")
+        answers = self.ask([_wanted(draft, "ask", asks_for, name=draft.fact.name) for draft in drafts], "ask")
         for draft, answer in zip(drafts, answers, strict=True):
             if answer.parsed is None:
                 draft.reason = "ask_unusable"
@@ -275,8 +261,7 @@ class ConversationMaker:
         turns = self.user_turns(asked, "reveal")
         for draft, candidates in zip(asked, turns, strict=True):
             usable = draft.usable(candidates, tells)
-            assert draft.gap is not None
-            draft.messages.append(user(usable[0].text if usable else draft.gap.reveal))
+            draft.messages.append(user(usable[0].text if usable else draft.fact.reveal))
             draft.events.append("reveal.simulator" if usable else "reveal.rules")
             draft.reveal_at = len(draft.messages) - 1
 
@@ -286,7 +271,7 @@ class ConversationMaker:
         """Return `candidates` turns of the simulated user for each conversation."""
         count = self.settings.candidates
         requests = [
-            UserRequest(self.intent(draft), tuple(draft.messages), item_seed(self.seed, draft.id, where, number))
+            UserRequest(self.row(draft), tuple(draft.messages), item_seed(self.seed, draft.id, where, number))
             for draft in drafts
             for number in range(count)
         ]
@@ -295,15 +280,11 @@ class ConversationMaker:
             draft.calls["simulator.calls"] += count
         return [turns[start : start + count] for start in range(0, len(turns), count)]
 
-    def intent(self, draft: Draft) -> Intent:
+    def row(self, draft: Draft) -> PromptRow:
         """Return what the user of a conversation knows and wants. One user in four doubts."""
-        task, gap = draft.task, draft.gap
-        wish: Any = "doubt" if self.rng("wish", draft).random() < 0.25 else "result"
-        intent = Intent(draft.id, task.question, wish, task.answer)
-        if gap is None:
-            return intent
-        copied = {name: getattr(gap, name) for name in ("clause", "thing", "reveal", "short")}
-        return replace(intent, hidden=(gap.value,), **copied)
+        wish: Wish = "doubt" if self.rng("wish", draft).random() < 0.25 else "result"
+        hidden = (draft.fact.value,) if draft.fact.short else ()
+        return PromptRow(draft.id, draft.task.question, draft.task.answer, hidden=hidden, fact=draft.fact, wish=wish)
 
     def add_reactions(self, drafts: Sequence[Draft], exchange: int) -> None:
         """Add the user's reaction and the policy's reply to each conversation, or end it."""
@@ -358,9 +339,9 @@ class ConversationMaker:
     def closeness(self, drafts: Sequence[Draft], fit: Sequence[Sequence[UserTurn]]) -> list[list[float]]:
         """Return the score of each candidate; zeros where there is nothing to choose or the policy gives no scores."""
         scores = [[0.0] * len(turns) for turns in fit]
-        if not isinstance(self.policy, LocalModel):
+        if not isinstance(self.policy, EngineModel):
             return scores
-        chat = self.policy.weights.chat
+        chat = self.policy.chat
         prefixes = [chat.user_prefix_ids(draft.messages) for draft in drafts]
         requests, signs = [], []
         for index, turns in enumerate(fit):
@@ -369,7 +350,7 @@ class ConversationMaker:
                 for prefix, sign in ((prefixes[index], 1), (prefixes[index - 1], -1)):
                     requests.append(ScoreRequest(prefix, target))
                     signs.append((index, place, sign / len(target)))
-        for number, log_p in self.policy.weights.score(requests):
+        for number, log_p in self.policy.engine.score(requests):
             index, place, weight = signs[number]
             scores[index][place] += weight * log_p
         return scores
@@ -428,23 +409,18 @@ def doubts(draft: Draft) -> bool:
 
 def asks_for(draft: Draft, text: str) -> str:
     """Return why a reply is no question for the missing fact, or ""."""
-    gap = draft.gap
-    assert gap is not None
     if not asks(text) or text.count("?") > 1:
         return "no_question"
     if len(text.split()) > 40:
         return "too_long"
-    proposal = Proposal(gap.short, _name(draft))
-    if checks.values(text) & proposal.values:
+    if checks.values(text) & checks.fact_values(draft.fact.short):
         return "leak"
-    return "" if names_fact(text, proposal.name, gap.question) else "asks_other"
+    return "" if names_fact(text, draft.fact.name, draft.fact.question) else "asks_other"
 
 
 def tells(draft: Draft, text: str) -> str:
     """Return why a user message does not state the missing fact and nothing else, or ""."""
-    gap = draft.gap
-    assert gap is not None
-    wanted = checks.values(gap.value)
+    wanted = checks.values(draft.fact.value)
     if not wanted or not wanted <= checks.values(text) or len(text.split()) > _LONGEST_TURN:
         return "not_told"
     return "invents_number" if checks.values(text) - checks.values(draft.task.question) - {1.0, 2.0} else ""
@@ -465,11 +441,6 @@ _ASSUMED = re.compile(r"<assumed>(.*?)(?:</assumed>|$)", re.IGNORECASE | re.DOTA
 _NOTE = re.compile(r"\b(?:private |my |the |this )note\b|\bfor you alone\b|\bthe person\b", re.IGNORECASE)
 
 
-def _name(draft: Draft) -> str:
-    assert draft.gap is not None
-    return draft.gap.thing or draft.gap.clause
-
-
 def _wanted(draft: Draft, note: str, check: Check, **words: str) -> Wanted:
     """Return what is asked for the assistant's next turn. `words` fill the note."""
 
@@ -480,16 +451,16 @@ def _wanted(draft: Draft, note: str, check: Check, **words: str) -> Wanted:
     return draft, assistant_prompt(draft.messages, note, **words), read
 
 
-def _read_name(draft: Draft, fact: str, shots: int, reply: Reply) -> Parsed:
+def _read_name(draft: Draft, fact: Fact, shots: int, reply: Reply) -> Parsed:
     parsed, question = tagged(reply, "name"), draft.task.question
-    unfit = parsed.unusable or checks.unfit_proposal(Proposal(fact, parsed.text), question)
+    unfit = parsed.unusable or checks.unfit_fact(replace(fact, thing=parsed.text), question)
     return Parsed(parsed.text, unfit or copies_example("name", shots, parsed.text, question))
 
 
-def _read_rest(draft: Draft, proposal: Proposal, sentence: str, reply: Reply) -> Parsed:
+def _read_rest(draft: Draft, fact: Fact, reply: Reply) -> Parsed:
     parsed, question = tagged(reply, "text"), draft.task.question
-    rest = question.replace(sentence, parsed.text)
-    return Parsed(parsed.text, parsed.unusable or checks.unfit_rest(rest, proposal, question))
+    rest = question.replace(fact.reveal, parsed.text)
+    return Parsed(parsed.text, parsed.unusable or checks.unfit_rest(rest, fact, question))
 
 
 def _assumes(guess: str) -> bool:

@@ -14,7 +14,7 @@ from nextturn.data_builders.dialogue.checks import copies
 from nextturn.data_builders.numbers import states
 from nextturn.data_builders.sections import EXAMPLES_FILE, PERSONAS, PROMPTS_FILE, wordings
 from nextturn.probe.data.messages import Message, assistant, user
-from nextturn.probe.questions.simulation import Intent
+from nextturn.probe.questions.simulation import PromptRow
 
 PROMPTS: dict[str, Any] = wordings(PROMPTS_FILE)
 """All prompts, by name."""
@@ -36,7 +36,7 @@ _OWN_TAG = re.compile(
 Prompt = tuple[Message, ...]
 
 
-def prompt(named: str, /, shots: int = 0, **words: str) -> Prompt:
+def role_prompt(named: str, /, shots: int = 0, **words: str) -> Prompt:
     """Return the prompt of that name, after `shots` examples.
 
     Args:
@@ -84,12 +84,13 @@ def act_prompt(persona: str, act: str, last: str, shots: int = 0, **words: str) 
     return _after_examples(act, shots, fill, {"persona": persona, "last": last, **words})
 
 
-def simulator_prompt(intent: Intent, persona: str, messages: Sequence[Message]) -> Prompt:
+def simulator_prompt(row: PromptRow, persona: str, messages: Sequence[Message]) -> Prompt:
     """Return the prompt for the user's next message, without a prescribed act."""
-    hidden = still_hidden(intent.hidden, messages)
-    what = f"{intent.clause} ({' and '.join(hidden)})" if intent.clause else " and ".join(hidden)
+    hidden = still_hidden(row.hidden, messages)
+    clause = row.fact.clause
+    what = f"{clause} ({' and '.join(hidden)})" if clause else " and ".join(hidden)
     chat = "\n".join(f"<{message['role']}>\n{quoted(message['content'])}\n</{message['role']}>" for message in messages)
-    who = {"persona": PERSONAS[persona], "goal": PROMPTS["goals"][intent.wish], "question": quoted(intent.problem)}
+    who = {"persona": PERSONAS[persona], "goal": PROMPTS["goals"][row.wish], "question": quoted(row.problem)}
     held = PROMPTS["held"].format(what=what) if hidden else ""
     return (user(PROMPTS["simulator"].format(**who, chat=chat, held=held)),)
 

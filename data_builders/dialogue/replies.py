@@ -10,32 +10,10 @@ from functools import cache
 from nextturn.data_builders.dialogue.prompts import still_hidden
 from nextturn.data_builders.sections import wordings
 from nextturn.probe.data.messages import Message, after_thinking, said_by
+from nextturn.probe.engines.ask import Reply
 from nextturn.probe.judges.rules import Turn, settle
 from nextturn.probe.judges.verdicts import Case
 from nextturn.probe.text.words import ngrams, phrases, stems, words
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A model's reply in `text`, or the reason in `failure` why there is none.
-
-    Attributes:
-        prompt_tokens: Tokens of the prompt, as counted where the model runs; 0 if a server does not tell.
-        tokens: Tokens of the reply, likewise.
-        cut: Whether the reply reached its token limit.
-        failure: Empty, or a reason of `probe.client.ServerReply`: refused, server_error, timeout, bad_reply, ...
-    """
-
-    text: str
-    prompt_tokens: int = 0
-    tokens: int = 0
-    cut: bool = False
-    failure: str = ""
-    detail: str = ""
-
-    def counts(self, role: str) -> dict[str, int]:
-        """Return {"ROLE.calls": 1, "ROLE.input", "ROLE.output"}: this reply and its tokens."""
-        return {f"{role}.calls": 1, f"{role}.input": self.prompt_tokens, f"{role}.output": self.tokens}
 
 
 @dataclass(frozen=True)

@@ -177,12 +177,13 @@ def refuse_changes(
 
     Args:
         event: What was done with the settings `before`, such as "built".
-        free: Starts of keys that may change.
+        free: Keys that may change, and sections, of which every key may.
 
     Raises:
         SettingsChanged: The message names every key that differs.
     """
-    changed = [line for line in differences(before, now) if not line.startswith(free)]
+    starts = tuple(f"{key}{end}" for key in free for end in ":.")
+    changed = [line for line in differences(before, now) if not line.startswith(starts)]
     if changed:
         raise SettingsChanged(
             f"{folder}: {event} with other settings ({'; '.join(changed)}); use those settings or choose another folder"

@@ -14,6 +14,7 @@ import re
 import sys
 import typing
 from collections.abc import Iterator, Sequence
+from enum import Enum, auto
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -30,6 +31,24 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NAMED = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+Named = Annotated[str, Field(pattern=f"^{NAMED}$")]
+"""MODULE:NAME, importable from the directory in which the command runs; see `load_named`."""
+
+
+class Mark(Enum):
+    """Where a key may differ, as in `Annotated[int, Mark.FREE]`. A key without a mark identifies a run."""
+
+    FREE = auto()
+    """In a run, probe or build that is resumed: it changes speed, place or what is shown, not what is computed."""
+    IN_PROBES = auto()
+    """In a probe that is resumed: it changes no figure, or a hash or version in the probe's settings stands for it."""
+    COMPARED = auto()
+    """Between probes that are compared: it decides which figures there are, not what each of them is."""
+    IN_BUILDS = auto()
+    """In a build that is resumed: another program runs the same model."""
+    AFTER_BUILDS = auto()
+    """Between a finished build and the recipe that training names, which does not repeat the options of the build."""
 
 
 class RecipeSection(BaseModel):
@@ -130,9 +149,15 @@ def section_from(cls: type[S], data: dict[str, Any], where: str, overrides: Sequ
         raise RecipeError(f"{where}: {' '.join(problem.split())}") from None  # a key may hold line ends
 
 
-def recipe_dict(recipe: BaseModel) -> dict[str, Any]:
-    """Return a recipe or section as plain data for JSON files."""
-    return recipe.model_dump(mode="json")
+def recipe_dict(recipe: BaseModel, *without: Mark) -> dict[str, Any]:
+    """Return a recipe or section as plain data for JSON files, without the keys that have one of these marks."""
+    plain = recipe.model_dump(mode="json")
+    for name, field in type(recipe).model_fields.items():
+        if any(mark in field.metadata for mark in without):
+            plain.pop(name, None)  # trl's arguments are there only if given
+        elif without and isinstance(section := getattr(recipe, name), RecipeSection):
+            plain[name] = recipe_dict(section, *without)
+    return plain
 
 
 def recipe_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -142,6 +167,11 @@ def recipe_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
         if section := section_of(field.annotation):
             named = ".NAME" if typing.get_origin(field.annotation) is dict else ""
             yield from recipe_keys(section, f"{prefix}{name}{named}.")
+
+
+def may_differ(cls: type[BaseModel], *where: Mark) -> tuple[str, ...]:
+    """Return the dotted keys that have one of these marks."""
+    return tuple(key for key, field in recipe_keys(cls) if any(mark in field.metadata for mark in where))
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from nextturn.probe.command.errors import RecipeError
-from nextturn.probe.command.recipe import Count, RecipeSection, Weight, load_recipe, section_from
+from nextturn.probe.command.recipe import NAMED, Count, Mark, Named, RecipeSection, Weight, load_recipe, section_from
 from nextturn.probe.command.terminal import say
 
-Measure = Literal["accuracy", "clarify", "followup", "sharded", "doubted"]
+Measure = Literal["accuracy", "clarify", "followup", "sharded", "doubted"] | Named
 
 
 class TrackingSection(RecipeSection):
@@ -63,12 +63,12 @@ class SetSection(RecipeSection):
     n: Count | None = None
     """Number of items, sampled with the probe's seed; default: all."""
     measures: tuple[Measure, ...] | None = None
-    """What to measure; default: clarify for pairs, else followup, and accuracy if the items have answers; sharded and doubted only if named."""
+    """What to measure, also MODULE:CLASS of your own; default: clarify for pairs, else followup, and accuracy if the items have answers."""
     n_turns: Count | None = None
     """Number of these items for sharded and doubted, which ask a model several times; default: all."""
     instruction: str = ""
     """Text that is added to each question after an empty line, such as the wanted form of the answer."""
-    grader: Annotated[str, Field(pattern=rf"^({BY_JUDGE}|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")] | None = None
+    grader: Annotated[str, Field(pattern=rf"^({BY_JUDGE}|{NAMED})$")] | None = None
     """module:function(reply, answer) that grades a reply, or `judge`: the model behind `judge_server`; default: by the kind of answer."""
     transcript: bool = False
     """The rows are finished conversations: the model's user turn is compared with the last user message, which is removed."""
@@ -81,19 +81,19 @@ class SetSection(RecipeSection):
 class ServerSection(RecipeSection):
     """OpenAI-compatible servers, one or several with the same model. API keys come from the environment only."""
 
-    urls: tuple[str, ...]
+    urls: Annotated[tuple[str, ...], Mark.FREE]
     """Base URLs such as http://localhost:8000/v1; each request goes to the server with the fewest open requests."""
     model: str | None = None
     """The model's name on the server; default: the only model that the server lists."""
-    api_key_env: str = "OPENAI_API_KEY"
+    api_key_env: Annotated[str, Mark.FREE] = "OPENAI_API_KEY"
     """The environment variable that holds the API key; no key is sent if it is not set."""
-    concurrency: Count = 16
+    concurrency: Annotated[Count, Mark.FREE] = 16
     """Open requests at a time, over all servers."""
-    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    timeout_s: Annotated[float, Field(gt=0), Mark.FREE] = 120.0
     """Time limit of one attempt in seconds."""
-    attempts: Count = 6
+    attempts: Annotated[Count, Mark.FREE] = 6
     """Attempts before a request counts as failed; waiting for a rate limit (429) is no attempt."""
-    max_wait_s: float = 600.0
+    max_wait_s: Annotated[float, Mark.FREE] = 600.0
     """The longest time in seconds that one request waits for rate limits in total."""
     max_tokens: int = 1024
     """Tokens of a judge's reply at most, thinking included; user turns and answers have limits of their own."""
@@ -116,40 +116,78 @@ class VllmSection(RecipeSection):
     """Run without CUDA graphs, which saves memory and costs speed."""
 
 
-def _default_judge(section: dict[str, Any]) -> Literal["rules", "llm"]:
+def _default_judge(section: dict[str, Any]) -> str:
     if section.get("judge_server") is None:
         return "rules"
     say("judge     llm, because probe.judge_server is set; `judge: rules` in the recipe keeps the rules")
     return "llm"
 
 
-class ProbeSection(TemplateSection):
+class EngineSection(TemplateSection):
+    """What runs a model."""
+
+    engine: Annotated[Literal["openai", "hf", "vllm"], Mark.IN_BUILDS] = "openai"
+    """Servers, or transformers or vLLM in this process."""
+    server: ServerSection | None = None
+    """The servers of the engine openai."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Data type of the weights; auto: the checkpoint's own."""
+    batch_tokens: Annotated[int | None, Mark.FREE] = None
+    """Tokens in one batch of the engine hf; default: what fits in the free GPU memory, 16,384 on a CPU."""
+    vllm: Annotated[VllmSection, Mark.FREE] = VllmSection()
+    """Settings of the engine vllm."""
+
+
+class RoleSection(EngineSection):
+    """A model in a role: behind OpenAI-compatible servers, or in this process."""
+
+    server: ServerSection | None = None
+    """For openai, with `model`; `max_tokens` below replaces its own limit, and roles with equal `urls` share their concurrency."""
+    model: str | None = None
+    """For hf and vllm: a hub id, a folder, or smollm2-135m."""
+    temperature: Weight = 0.8
+    """Sampling temperature."""
+    max_tokens: Count = 1024
+    """Tokens of a reply at most, thinking included; a reply that reaches the limit is sampled again."""
+
+    def check_keys(self) -> None:
+        if self.engine != "openai":
+            if self.model is None or self.server is not None:
+                raise ValueError(f"model: the engine {self.engine} needs `model` and takes no `server`")
+        elif self.server is None or not self.server.model:
+            raise ValueError(
+                "server: missing `urls` or `model`, expected such as "
+                "{urls: [http://localhost:8000/v1], model: Qwen/Qwen3.5-27B}"
+            )
+        elif self.server.enable_thinking is not None:
+            raise ValueError("server.enable_thinking: expected `enable_thinking` one level up, next to `server`")
+
+
+class ProbeSection(EngineSection):
     """What the probe measures. The defaults follow arXiv 2604.02315 where it states a choice."""
 
-    sets: dict[str, SetSection]
+    sets: Annotated[dict[str, SetSection], Mark.IN_PROBES]
     """Question sets by name."""
-    temperatures: tuple[Weight, ...] = (0.0, 0.7, 1.0)
+    temperatures: Annotated[tuple[Weight, ...], Mark.COMPARED] = (0.0, 0.7, 1.0)
     """Temperatures at which user turns are sampled; answers are always greedy."""
-    samples: Count = 1
+    samples: Annotated[Count, Mark.COMPARED] = 1
     """User turns per item at each temperature above 0; greedy decoding always makes one."""
-    perturbations: tuple[str, ...] = ()
+    perturbations: Annotated[tuple[str, ...], Mark.COMPARED] = ()
     """Changes of the answer that are measured as positive controls: `truncate(0.5)`, `question(What do you think?)`."""
-    grounding: bool = True
+    grounding: Annotated[bool, Mark.COMPARED] = True
     """Also measure how much the answer explains the user turn: (log p(u | q, a) - log p(u | q)) per token."""
     prefix_form: Literal["history", "generation"] = "history"
     """The answer before the user turn as the template renders it in the history, or as it was generated."""
     system_prompt: str | None = None
     """System message before each conversation; default: none."""
-    engine: Literal["hf", "vllm", "openai"] = "hf"
+    engine: Annotated[Literal["hf", "vllm", "openai"], Mark.COMPARED] = "hf"
     """What generates: transformers, vLLM in this process, or servers."""
-    server: ServerSection | None = None
+    server: Annotated[ServerSection | None, Mark.IN_PROBES] = None
     """The servers of the engine `openai`; they serve the model that is named on the command line."""
-    vllm: VllmSection = VllmSection()
-    """Settings of the engine `vllm`."""
-    judge_server: ServerSection | None = None
+    judge_server: Annotated[ServerSection | None, Mark.IN_PROBES] = None
     """The servers of the judge `llm`, and of sets with `grader: judge`."""
-    judge: Literal["rules", "llm"] = Field(default_factory=_default_judge)
-    """What labels user turns; default: llm if `judge_server` is set, else rules."""
+    judge: Annotated[Literal["rules", "llm"] | Named, Mark.IN_PROBES] = Field(default_factory=_default_judge)
+    """What labels user turns: rules, llm, or MODULE:CLASS of your own; default: llm if `judge_server` is set, else rules."""
     max_answer_tokens: Count = 512
     """Tokens of an answer at most."""
     max_user_tokens: Count = 96
@@ -160,9 +198,9 @@ class ProbeSection(TemplateSection):
     """Data type of the weights; auto: the checkpoint's own, of a server unknown. A CPU without bfloat16 instructions uses float32."""
     seed: int = 0
     """Seed of the item sample and of all sampled turns."""
-    user_model: bool = False
+    user_model: Annotated[bool, Mark.FREE] = False
     """Also measure a user model (`data.loss_on: user`) as if it were a policy; without it the probe refuses user models."""
-    when: Literal["inline", "watch", "never"] = "inline"
+    when: Annotated[Literal["inline", "watch", "never"], Mark.IN_PROBES] = "inline"
     """In training: after each checkpoint on the training processes, by `nextturn probe watch` elsewhere, or not at all."""
 
 

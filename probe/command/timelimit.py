@@ -1,31 +1,30 @@
 """Calls that may never end run in separate processes, which are killed if a call takes too long.
 
-A thread cannot be stopped, and an alarm signal reaches the main thread alone and can be swallowed on its way. A
-process can always be killed; the others go on, and a new one takes its place. The processes are forked from a server that
-holds nothing (where the system has no such server, started anew), so they share no thread, lock or device with this one,
-and import no more than what they are asked to run; a script that uses them is re-imported there, so its work stands under
-`if __name__ == "__main__"`.
+A thread cannot be stopped, and an alarm signal reaches the main thread alone and can be swallowed on its way. A process
+can always be killed; the others go on, and a new one takes its place. A process is a new Python: it shares no thread, lock
+or device with this one, and imports no more than what it is asked to run, not the script that started this one.
 """
 
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import resource
 import signal
+import subprocess
+import sys
 import sysconfig
-import threading
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-TIMEOUT = "timeout"
-_LOOK_EVERY_S = 1.0
-# Longer than a pool takes to stop a call itself: only a worker whose parent is gone ever gets there.
+TIMEOUT, NOT_STARTED = "timeout", "not_started"
+# Longer than a call takes to be stopped: only a process whose parent is gone ever gets there.
 _ORPHANED_AFTER_S = 10.0
 _PREPARED_WITHIN_S = 60.0
 _DETAIL = 120
@@ -38,104 +37,99 @@ _NOT_OF_THE_USER = (
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a call: its value, or `failure`: "timeout", "crashed: ..." or "error: ..."."""
+    """The result of a call: its value, or `failure`: "timeout", "crashed: ...", "error: ..." or "not_started: ..."."""
 
     value: Any = None
     failure: str = ""
 
 
-class Pending:
-    """A call that is running. `wait` returns its result."""
-
-    def __init__(self, workers: Workers, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self._workers, self._function, self._args = workers, function, args
-        self._pool, self._future = workers._begin(function, args)
-
-    def wait(self) -> Done:
-        from pebble import ProcessExpired
-
-        for last in (False, True):
-            try:
-                value, failure = self._taken()
-                return Done(value, failure)
-            except TimeoutError:
-                return Done(failure=TIMEOUT)
-            except ProcessExpired as error:
-                return Done(failure=f"crashed: exit code {error.exitcode}")
-            except BrokenProcessPool as error:  # a worker died between two calls, which may be no fault of this one
-                if last:
-                    return Done(failure=f"crashed: {error}")
-                self._pool, self._future = self._workers._begin(self._function, self._args)
-            except Exception as error:  # noqa: BLE001 - such as arguments that cannot be sent to a process
-                return Done(failure=described(error))
-        raise AssertionError("the second turn returns")
-
-    def _taken(self) -> tuple[Any, str]:
-        while True:
-            try:
-                return self._future.result(timeout=_LOOK_EVERY_S)
-            except TimeoutError:
-                if self._future.done():
-                    raise
-                if not self._pool.active:  # it broke while this call was handed in, and will never answer
-                    raise BrokenProcessPool("no worker could be started") from None
-
-
 class Workers:
-    """`number` processes, started with the first call and kept warm until `close`, or the end of this process.
+    """At most `number` processes that start with the first calls and are kept until `close` or the end of this process.
 
     Args:
-        timeout_s: the longest that one call may take, counted from where a worker begins with it.
-        prepare: called in each new worker before its first call, such as for slow imports; it has a minute.
+        timeout_s: The longest that one call may take; None for calls that end their process themselves.
+        prepare: Called in each new process before its first call, such as for slow imports; it has a minute.
     """
 
-    def __init__(self, number: int, timeout_s: float, prepare: Callable[[], None] | None = None) -> None:
-        self._number = number
-        self._timeout_s = timeout_s
-        self._prepare = prepare
-        self._lock = threading.Lock()
-        self._pool: Any = None
+    def __init__(self, number: int, timeout_s: float | None, prepare: Callable[[], None]) -> None:
+        self._timeout_s, self._prepare = timeout_s, prepare
+        self._threads = ThreadPoolExecutor(number)
+        self._idle, self._processes = list[_Process](), set[_Process]()
 
-    def start(self, function: Callable[..., Any], *args: Any) -> Pending:
+    def start(self, function: Callable[..., Any], *args: Any) -> Future[Done]:
         """Start a call without waiting for it. Function, arguments and value are sent between processes."""
-        return Pending(self, function, args)
+        return self._threads.submit(self._call, function, args)
+
+    def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Done:
+        process = self._idle.pop() if self._idle else None
+        if process is None or not process.runs:  # it was killed meanwhile
+            process = _Process(self._prepare)
+        self._processes.add(process)
+        done = process.call(self._timeout_s, function, args) if process.runs else Done(failure=process.failure)
+        (self._idle.append if process.runs else self._processes.remove)(process)
+        return done
 
     def close(self) -> None:
-        """End the processes and the running calls. A later call starts new processes."""
-        with self._lock:
-            pool, self._pool = self._pool, None
-        atexit.unregister(self.close)
-        if pool is not None:
-            pool.stop()
-            pool.join()
-
-    def _begin(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Future[tuple[Any, str]]]:
-        with self._lock:
-            if self._pool is None or not self._pool.active:
-                self._pool = self._new_pool(broken=self._pool)
-            call = (function, args, self._timeout_s + _ORPHANED_AFTER_S)
-            return self._pool, self._pool.schedule(_call, args=call, timeout=self._timeout_s)
-
-    def _new_pool(self, broken: Any) -> Any:
-        import multiprocessing
-
-        from pebble import ProcessPool
-
-        if broken is None:
-            atexit.register(self.close)
-        else:
-            broken.join()  # ends what is left of it
-        clean = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        context: Any = multiprocessing.get_context(clean)
-        return ProcessPool(self._number, initializer=_begin_worker, initargs=[self._prepare], context=context)
+        """End the processes and the running calls."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in list(self._processes):
+            process.end()
 
 
-def _begin_worker(prepare: Callable[[], None] | None) -> None:
-    os.setsid()  # SIGTERM to the whole process group is for those who train: a step that is to be finished needs its rewards
-    _alarm(_PREPARED_WITHIN_S)
-    if prepare is not None:
-        prepare()
-    _alarm(0)
+class _Process:
+    failure = f"{NOT_STARTED}: it was killed"
+
+    def __init__(self, prepare: Callable[[], None]) -> None:
+        self._pipe, theirs = multiprocessing.Pipe()
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
+        # SIGTERM to the whole process group is for those who train: a step that is to be finished needs its rewards.
+        options: dict[str, Any] = dict(pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)
+        with theirs:
+            self._process, self._owner = subprocess.Popen([sys.executable, "-c", code], **options), os.getpid()
+        atexit.register(self.end)
+        if failure := self.call(_PREPARED_WITHIN_S, prepare, ()).failure:
+            self.failure = f"{NOT_STARTED}: {failure}"
+            self.end()
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def call(self, limit_s: float | None, function: Callable[..., Any], args: tuple[Any, ...]) -> Done:
+        """Call a function; a call that reaches the limit ends the process."""
+        try:
+            self._pipe.send((limit_s, function, args))
+            if self._pipe.poll(limit_s):
+                return Done(*self._pipe.recv())
+        except (EOFError, OSError):
+            return Done(failure=f"crashed: exit code {self._process.wait()}")
+        except Exception as error:  # noqa: BLE001 - such as arguments that cannot be sent to a process
+            return Done(failure=described(error))
+        self.end()
+        return Done(failure=TIMEOUT)
+
+    def end(self) -> None:
+        atexit.unregister(self.end)
+        if self._owner == os.getpid():  # not in a fork
+            self._process.kill()
+            self._process.wait()
+
+
+def serve(handle: int) -> None:
+    """Make the calls that come through a pipe, in a process of `Workers`, until the pipe is closed."""
+    pipe = Connection(handle)
+    while True:
+        try:
+            limit_s, function, args = pipe.recv()
+        except EOFError:
+            return
+        try:
+            _alarm(limit_s + _ORPHANED_AFTER_S if limit_s else 0)
+            pipe.send((function(*args), ""))
+        except BaseException as error:  # noqa: BLE001 - sys.exit() too is the call's own failure
+            pipe.send((None, described(error)))
+        finally:
+            _alarm(0)
 
 
 def ends_within(seconds: float, more_bytes: int, function: Callable[[], Any]) -> bool:
@@ -174,14 +168,3 @@ def described(error: BaseException) -> str:
     at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     text = " ".join(f"{type(error).__name__}{at}: {error}".split())
     return "error: " + (text if len(text) <= _DETAIL else text[: _DETAIL - 3] + "...")
-
-
-def _call(function: Callable[..., Any], args: tuple[Any, ...], alarm_s: float) -> tuple[Any, str]:
-    """Run a call in the worker. An exception is returned as text, because not every exception can be pickled."""
-    _alarm(alarm_s)
-    try:
-        return function(*args), ""
-    except BaseException as error:  # noqa: BLE001 - sys.exit() too is the call's own failure
-        return None, described(error)
-    finally:
-        _alarm(0)

@@ -66,6 +66,14 @@ def user(content: str) -> Message:
     return {"role": "user", "content": content}
 
 
+def with_system(messages: tuple[Message, ...], system_prompt: str | None) -> tuple[Message, ...]:
+    """Return the messages with `system_prompt` in place of their own system message, if there is one."""
+    if system_prompt is None:
+        return messages
+    own = messages[1:] if messages[0]["role"] == "system" else messages
+    return ({"role": "system", "content": system_prompt}, *own)
+
+
 def assistant(content: str) -> Message:
     """Return a message of the assistant."""
     return {"role": "assistant", "content": content}

@@ -130,24 +130,24 @@ class Client:
         """
         if self._model is None:
             ((_, reply),) = self.stream("/models", [None])
-            if reply.body is None:
-                raise EngineError(
-                    f"{self._urls}: /models gave {reply.failure} ({reply.detail}); set the server's `model`"
-                )
             try:
-                names = [str(row["id"]) for row in reply.body["data"]]
+                names = [str(row["id"]) for row in (reply.body or {})["data"]]
             except (KeyError, TypeError):
                 names = []
             if len(names) != 1:
-                raise EngineError(
-                    f"{self._urls} lists {', '.join(names) or 'no model'}; set the server's `model` in the recipe"
+                listed = (
+                    f"gave {reply.failure} ({reply.detail})"
+                    if reply.failure
+                    else f"lists {', '.join(names) or 'no model'}"
                 )
+                raise EngineError(f"{self._urls}: /models {listed}; set the server's `model` in the recipe")
             self._model = names[0]
         return self._model
 
     def stream(
-        self, path: str, bodies: Sequence[dict[str, Any] | None], usable: Usable = lambda body: None
-    ) -> Generator[tuple[int, ServerReply], None, None]:
+        self, path: str, bodies: Sequence[dict[str, Any] | None], usable: Usable = lambda body: None,
+        ends: float | None = None,
+    ) -> Generator[tuple[int, ServerReply], None, None]:  # fmt: skip
         """Send each body to URL + `path` and yield (index, reply) for each, as replies come.
 
         Closing the generator cancels the requests under way. Read one stream of a client at a time.
@@ -155,9 +155,11 @@ class Client:
         Args:
             bodies: What to POST; None sends a GET.
             usable: Return why a 200 reply cannot be used; the request is tried again then. Called in the loop's thread.
+            ends: When to stop waiting, in seconds of the monotonic clock.
 
         Raises:
             EngineError: See `request`.
+            TimeoutError: Replies are missing at `ends`.
         """
         self._seconds.clear()
         try:
@@ -165,7 +167,8 @@ class Client:
                 asyncio.run_coroutine_threadsafe(self.request(path, body, usable), event_loop()): index
                 for index, body in enumerate(bodies)
             }
-            for future in concurrent.futures.as_completed(futures):
+            left_s = None if ends is None else ends - time.monotonic()
+            for future in concurrent.futures.as_completed(futures, left_s):
                 yield futures[future], future.result()
         finally:
             self.close()
@@ -529,32 +532,22 @@ _UNSUPPORTED = re.compile(
 )
 
 
-def content(body: dict[str, Any]) -> str | None:
-    """Return the text of the first choice, "" if a model only thought, None if there is no message."""
-    try:
-        text = body["choices"][0]["message"].get("content")
-    except (KeyError, IndexError, TypeError, AttributeError):
-        return None
-    return text if isinstance(text, str) else "" if text is None else None
-
-
 def counted_tokens(body: dict[str, Any], of: str) -> Any:
     """Return the tokens that a server counted of the "prompt" or the "completion"; None if it does not tell."""
     usage = body.get("usage")
     return usage.get(f"{of}_tokens") if isinstance(usage, dict) else None
 
 
-def cut_off(body: dict[str, Any]) -> bool:
-    """Return True if the reply reached its token limit."""
-    return bool(body["choices"][0].get("finish_reason") == "length")
-
-
 def unusable(body: dict[str, Any]) -> str | None:
-    """Return why a 200 reply holds no text, or None, also for a reply that the token limit left empty."""
-    text = content(body)
-    if text is None:
+    """Return why a 200 reply holds no text, or None, also for a reply that only thought until its token limit."""
+    try:
+        choice = body["choices"][0]
+        text, cut = choice["message"].get("content"), choice.get("finish_reason") == "length"
+    except (KeyError, IndexError, TypeError, AttributeError):
         return BAD_REPLY
-    return None if text.strip() or cut_off(body) else EMPTY_REPLY
+    if not isinstance(text, str | None):
+        return BAD_REPLY
+    return None if cut or (text or "").strip() else EMPTY_REPLY
 
 
 def as_reasoner(body: dict[str, Any]) -> dict[str, Any]:

@@ -397,13 +397,15 @@ def _batches(prompts: Sequence[tuple[int, ...]], limits: Sequence[int], room: Ro
 
 
 @contextmanager
-def live_model(trainer: Any, dtype: str = "auto") -> Iterator[Any]:
+def live_model(trainer: Any, dtype: str = "auto", merged: bool = False) -> Iterator[Any]:
     """Provide the model in training, gathered and in eval mode, on every rank; it returns to training mode afterwards.
 
     Enter and leave on all ranks together: under ZeRO-3 the weights are gathered for as long as the block runs.
 
     Args:
         dtype: "auto" gives the live weights themselves, another type a rounded copy.
+        merged: Give a copy in which a LoRA adapter is part of the weights, which generates faster. All other weights are the live
+            ones, and no live weight changes. Quantized weights, and those under DeepSpeed, stay as they are.
     """
     import torch
     from trl.models.utils import unwrap_model_for_generation
@@ -414,7 +416,10 @@ def live_model(trainer: Any, dtype: str = "auto") -> Iterator[Any]:
         gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
     ) as model:
         target = model.dtype if dtype == "auto" else getattr(torch, dtype)
-        measured = model if model.dtype == target else _rounded(model, target)
+        # DeepSpeed would partition the weights of the copy, too.
+        stays = trainer.is_deepspeed_enabled or getattr(model.config, "quantization_config", None) is not None
+        in_place = model.dtype == target and not (merged and not stays and hasattr(model, "peft_config"))
+        measured = model if in_place else _rounded(model, target)
         training = model.training
         measured.eval()
         try:
@@ -441,7 +446,8 @@ def plain_forward(model: Any) -> Iterator[str]:
 
 
 def _rounded(model: Any, dtype: Any) -> Any:
-    """Return a copy of the live weights in another type, for speed: float32 under autocast generates several times slower.
+    """Return the live weights in another type or with the adapter added, for speed: float32 under autocast generates several times
+    slower, and every adapter takes two more products.
 
     The copy is built anew, because accelerate and trl replace the live model's `forward` by wrappers that refer to the live
     model: a deep copy would run the original.

@@ -17,14 +17,12 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from functools import cache
-from typing import Any
 
 from nextturn.probe.command.errors import JudgeError
 from nextturn.probe.command.sections import ServerSection
-from nextturn.probe.data.messages import after_thinking
-from nextturn.probe.engines.client import BAD_REPLY, CHAT, Client, ServerReply, content, cut_off, unusable
+from nextturn.probe.data.messages import after_thinking, user
+from nextturn.probe.engines.ask import Ask, ChatServer, Reply, answers
 from nextturn.probe.judges.verdicts import GENUINE, LABELS, Case, Verdict, prompt_parts
 
 PROMPT_VERSION: str = prompt_parts()["version"]
@@ -61,16 +59,15 @@ class LlmJudge:
     fewest = FEWEST_FOR_A_SHARE
 
     def __init__(self, server: ServerSection) -> None:
-        self._client = Client(server)
         thinking = server.enable_thinking
         how = {None: "", True: " thinking", False: " without thinking"}[thinking]
-        self._limits: dict[str, Any] = {"temperature": 0, "max_tokens": server.max_tokens}
-        self._template = {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}
-        self.version = f"{self.name}/{self.prompt_version}{how} {self._client.model}"
+        template = {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}
+        self._model = ChatServer(self.name, server, 0, {"max_tokens": server.max_tokens, **template})
+        self.version = f"{self.name}/{self.prompt_version}{how} {self._model.client.model}"
         self.calls = 0
 
     def __str__(self) -> str:
-        return f"judge {self.version} at {', '.join(self._client.section.urls)}"
+        return f"judge {self.version} at {', '.join(self._model.client.section.urls)}"
 
     def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
         """Yield (index, verdict) as replies come. `raw` is the whole reply, or the server's message when it failed.
@@ -78,12 +75,13 @@ class LlmJudge:
         Raises:
             JudgeError: After the last verdict, if more than FAILED_AT_MOST of these and the `known` verdicts failed.
         """
+        asks = [Ask((user(self.prompt(case)),), self._verdict, lambda attempt: None) for case in cases]
         verdicts = []
-        with closing(self._client.stream(CHAT, [self._body(case) for case in cases], unusable)) as replies:
-            for index, reply in replies:
-                self.calls = self._client.calls
-                verdicts.append(self._verdict(reply))
-                yield index, verdicts[-1]
+        for index, answer in answers(self._model, asks, tries=1):
+            self.calls = self._model.client.calls
+            unusable = answer.unusable or [Verdict(None, answer.missing, answer.detail)]
+            verdicts.append(answer.parsed or unusable[0])
+            yield index, verdicts[-1]
         verdicts += known
         failed = [verdict for verdict in verdicts if verdict.unscored not in self.forgiven]
         if len(verdicts) < self.fewest or len(failed) <= FAILED_AT_MOST * len(verdicts):
@@ -96,16 +94,9 @@ class LlmJudge:
             f"({CUT_OFF}: raise max_tokens) and run this again"
         )
 
-    def _verdict(self, reply: ServerReply) -> Verdict:
-        if reply.failure is not None or reply.body is None:
-            return Verdict(None, reply.failure or BAD_REPLY, reply.detail)
-        text = content(reply.body) or ""
+    def _verdict(self, reply: Reply) -> Verdict:
         # What a cut reply says of a verdict is a draft.
-        return Verdict(None, CUT_OFF, text) if cut_off(reply.body) else self.read(text)
-
-    def _body(self, case: Case) -> dict[str, Any]:
-        message = {"role": "user", "content": self.prompt(case)}
-        return {"model": self._client.model, "messages": [message], **self._limits, **self._template}
+        return Verdict(None, CUT_OFF, reply.text) if reply.cut else self.read(reply.text)
 
     def prompt(self, case: Case) -> str:
         """Return the message that requests a verdict on `case`."""

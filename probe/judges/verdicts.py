@@ -87,6 +87,10 @@ class Verdict:
     unscored: str | None
     raw: str
 
+    @property
+    def unusable(self) -> str:
+        return self.unscored or ""
+
 
 class Judge(Protocol):
     """Labels user turns.

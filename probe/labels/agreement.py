@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="a recipe with probe.judge and probe.judge_server, which the judge llm asks",
     )
-    parser.add_argument("--judge", help="which judge: rules, llm (default: the recipe's, or rules)")
+    parser.add_argument("--judge", help="which judge: rules, llm, MODULE:CLASS (default: the recipe's, or rules)")
     parser.add_argument(
         "--by",
         default="",

@@ -80,8 +80,8 @@ def correct(runs: Sequence[FinishedRun], paths: Sequence[Path], force: bool = Fa
     Raises:
         IncomparableRuns: The runs were measured differently, so that a difference between them says nothing; or the labels are
             of two definitions, or of several annotators and `force` is False.
-        BadInput: No run has labels; a run has fewer than FEWEST, or none for a set and temperature; a label is for a turn
-            that its run does not have; or a turn has two labels.
+        BadInput: No run has labels; a run has fewer than FEWEST; a label is for a turn that its run does not have; or a turn
+            has two labels.
         DataError: A row of a file is not in the format of `probe label`.
     """
     if problems := differences(runs):
@@ -125,9 +125,13 @@ def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path], force: boo
             texts=np.array([texts.setdefault(turn.user_turn, len(texts)) for turn in members]),
         )
 
+    left_out = []
     for name, of_run in turns.items():
         if not read[name]:
             continue
+        unread = unlabelled(of_run, read[name])
+        left_out += [f"{name} on {set_name} at T={temperature}" for set_name, temperature, _ in sorted(unread)]
+        of_run = [turn for turn in of_run if _cell(turn) not in unread]
         weights = weights_of(name, of_run, read[name])
         for group in _groups(of_run):
             members = _within(of_run, group)
@@ -150,7 +154,7 @@ def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path], force: boo
                 changes.append(CorrectedDifference(name, *group, judged, difference))
     counts = {name: len(of_run) for name, of_run in read.items()}
     unsure = {name: sum(not label.sure for label in of_run) for name, of_run in read.items()}
-    return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(changes), made_by)
+    return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(changes), made_by, tuple(left_out))
 
 
 def _refuse_mixture(labels: Iterable[Label], force: bool) -> tuple[str, ...]:
@@ -180,6 +184,17 @@ def _labels_of(turns: Mapping[str, Sequence[JudgedTurn]], paths: Sequence[Path])
     return labels
 
 
+def _cell(turn: JudgedTurn | Label) -> tuple[str, float, str]:
+    """Return set, temperature and model of a turn. Turns of several trainings in one run were drawn apart."""
+    return turn.set, turn.temperature, turn.key[0]
+
+
+def unlabelled(turns: Sequence[JudgedTurn], labels: Sequence[Label]) -> set[tuple[str, float, str]]:
+    """Return the sets and temperatures with judged turns of which none has a label: no rate of them can be corrected."""
+    judged = {_cell(turn) for turn in turns if turn.judged_genuine is not None}
+    return judged - {_cell(label) for label in labels}
+
+
 def weights_of(name: str, turns: Sequence[JudgedTurn], labels: Sequence[Label]) -> dict[Key, float]:
     """Return how many turns of its stratum each labelled turn stands for, by `Label.key`.
 
@@ -187,8 +202,7 @@ def weights_of(name: str, turns: Sequence[JudgedTurn], labels: Sequence[Label]) 
     a stratum are a random sample of it however many were labelled.
 
     Raises:
-        BadInput: There are fewer than FEWEST labels, they were drawn by the verdicts of two judges, or a set and
-            temperature has none.
+        BadInput: There are fewer than FEWEST labels, or they were drawn by the verdicts of two judges.
     """
     if len(labels) < FEWEST:
         raise BadInput(f"{name}: {len(labels)} labels, expected at least {FEWEST}; `nextturn probe label` continues")
@@ -197,18 +211,11 @@ def weights_of(name: str, turns: Sequence[JudgedTurn], labels: Sequence[Label]) 
         raise BadInput(f"{name}: labels drawn by the verdicts of {' and '.join(judges)}, expected those of one draw")
     # A run that was judged again by another judge has other strata than those that its labels were drawn from.
     same = judges[0] == turns[0].judge
-    # The turns of several trainings in one run were drawn apart, so their model is part of the stratum.
-    own = {turn.key: (turn.set, turn.temperature, turn.key[0], turn.judged_genuine) for turn in turns}
-    drawn = {label.key: (label.set, label.temperature, label.key[0], label.stratum.judged_genuine) for label in labels}
+    own = {turn.key: (*_cell(turn), turn.judged_genuine) for turn in turns}
+    drawn = {label.key: (*_cell(label), label.stratum.judged_genuine) for label in labels}
     strata = {label.key: (own if same else drawn)[label.key] for label in labels}
     sizes = Counter(own.values()) if same else {drawn[label.key]: label.stratum.of for label in labels}
     counts = Counter(strata.values())
-    cells = {(turn.set, turn.temperature, turn.key[0]) for turn in turns if turn.judged_genuine is not None}
-    for set_name, temperature, model in sorted(cells - {stratum[:3] for stratum in counts}):
-        raise BadInput(
-            f"{name}: none of its {len(labels)} labels is for {set_name} at T={temperature} of the model {model[:12]}; `nextturn probe label` draws "
-            "turns of every set and temperature"
-        )
     return {key: sizes[stratum] / counts[stratum] for key, stratum in strata.items()}
 
 

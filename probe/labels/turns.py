@@ -14,7 +14,7 @@ from nextturn.probe.command.files import read_jsonl
 from nextturn.probe.command.terminal import visible
 from nextturn.probe.judges.verdicts import GENUINE, LABELS
 from nextturn.probe.kept import Texts, restored, samples_file, turn_hash
-from nextturn.probe.measures.one_turn import NO_ANSWER
+from nextturn.probe.measures.followup import NO_ANSWER
 from nextturn.probe.measures.perturb import NONE
 from nextturn.probe.results import FinishedRun
 

@@ -1,1 +1,40 @@
-"""What is asked of a model, and how its replies become figures."""
+"""What is asked of a model, and how its replies become figures: a file for each measure."""
+
+from __future__ import annotations
+
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.recipe import load_named
+from nextturn.probe.measures.accuracy import Accuracy
+from nextturn.probe.measures.base import Measure
+from nextturn.probe.measures.clarify import Clarify
+from nextturn.probe.measures.doubted import Doubted
+from nextturn.probe.measures.followup import Followup
+from nextturn.probe.measures.sharded import Sharded
+
+MEASURES: dict[str, type[Measure]] = {
+    measure.name: measure for measure in (Sharded, Doubted, Accuracy, Clarify, Followup)
+}
+"""The measures of this package, in the order of their rows in samples.jsonl."""
+
+
+def measure_named(name: str) -> type[Measure]:
+    """Return a measure of this package, or one of your own by MODULE:CLASS.
+
+    Raises:
+        DataError: There is no such class, or it is no measure.
+    """
+    if name in MEASURES:
+        return MEASURES[name]
+    try:
+        found = load_named(name)
+    except (ImportError, AttributeError) as error:
+        raise DataError(
+            f"measures: {name} cannot be imported ({error}); expected {', '.join(MEASURES)}, or MODULE:CLASS of a module that Python "
+            "can import, such as a file in this folder"
+        ) from None
+    if not (isinstance(found, type) and issubclass(found, Measure) and found.figures) or found.name in MEASURES:
+        raise DataError(
+            f"measures: {name} is {found!r:.80}, expected a subclass of nextturn.probe.measures.base.Measure with `figures` and a "
+            "name that no other measure has"
+        )
+    return found

@@ -24,24 +24,27 @@ KEPT = ".kept"
 """The folder in RUN_DIR/probe with models of checkpoints that `probe watch` has not measured yet."""
 
 
-def mark_complete(folder: Path, step: int, launch: dict[str, int] | None = None) -> None:
+def mark_complete(
+    folder: Path, step: int, launch: dict[str, int] | None = None, inputs: dict[str, Any] | None = None
+) -> None:
     """Write the marker. Call it on one process, after all of them have written their files.
 
     The files are synced to disk first, so that after a power cut no marker stands for files that are lost.
 
     Args:
         launch: The launch that saved the checkpoint (train/resume.py). Markers of older runs have none.
+        inputs: What the run was begun with (train/inputs.py). Markers of older runs have none.
     """
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_marker(path, folder)]
     for path in files:
         with path.open("rb") as file:
             os.fsync(file.fileno())
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-    saved_by = {} if launch is None else {"launch": launch}
+    saved_by = {name: value for name, value in (("launch", launch), ("inputs", inputs)) if value is not None}
     write_json(folder / MARKER, {"schema": SCHEMA, "step": step, **saved_by, "files": sizes})
 
 
-def is_complete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
+def why_incomplete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
     """Return None for a complete checkpoint, else the reason why it is not complete.
 
     Args:
@@ -83,11 +86,18 @@ def newest_complete(run_dir: Path) -> tuple[Path | None, list[tuple[Path, str]]]
     """Return the newest complete checkpoint of a run, or None, and the newer checkpoints, each with its reason."""
     skipped: list[tuple[Path, str]] = []
     for _, folder in list_checkpoints(run_dir):
-        reason = is_complete(folder)
+        reason = why_incomplete(folder)
         if reason is None:
             return folder, skipped
         skipped.append((folder, reason))
     return None, skipped
+
+
+def recorded_inputs(run_dir: Path) -> dict[str, Any]:
+    """Return the `inputs` of the newest complete checkpoint; {} if there is none, or an earlier version saved it."""
+    checkpoint, _ = newest_complete(run_dir)
+    inputs: dict[str, Any] = read_json(checkpoint / MARKER).get("inputs", {}) if checkpoint else {}
+    return inputs
 
 
 def none_complete(skipped: list[tuple[Path, str]]) -> str:
@@ -115,7 +125,7 @@ def keep(checkpoint: Path, kept: Path) -> None:
     try:
         state = shutil.ignore_patterns(*(f"{name}*" for name in _TRAINING_STATE))
         shutil.copytree(checkpoint, making, ignore=state, copy_function=_link)
-        if (reason := is_complete(making, _TRAINING_STATE)) is not None:
+        if (reason := why_incomplete(making, _TRAINING_STATE)) is not None:
             raise FileNotFoundError(f"{checkpoint} was deleted meanwhile: {reason}")
         shutil.rmtree(kept, ignore_errors=True)
         making.rename(kept)

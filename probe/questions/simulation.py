@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field, StringConstraints
 
 from nextturn.probe.data.messages import Message
 
@@ -20,41 +22,76 @@ assistant corrected; help that is not mathematics."""
 
 
 @dataclass(frozen=True)
-class Intent:
-    """What the user of a conversation knows and wants.
+class Fact:
+    """A needed fact of a problem that the user has not said. All texts are empty if nothing is withheld.
 
     Attributes:
-        id: Name of the problem or row; draws that must be equal for all samples of a row depend on it.
-        problem: The whole problem.
-        wish: What the user wants.
-        answer: The reference answer. Only rules read it, to end a conversation; no model is shown it.
-        clause: Names the withheld fact and follows "tell me": "how many marbles are in each bag"; "" if there is none.
-        thing: A noun phrase for the withheld fact, if there is one.
-        reveal: A sentence of the user that states the withheld fact; "" if nothing is withheld.
-        short: The bare fact, such as "12 marbles".
-        ask: A reply that asks for the withheld fact.
-        hidden: Texts of the problem that no message may state before the user reveals them.
-        shards: Facts that the user reveals, one in each turn.
-        columns: The prompt's further columns, in GRPO on prompts of one's own.
+        question: The problem without the fact, so that the rest reads as if nothing were missing.
+        clause: Names the fact and follows "tell me": "how many marbles are in each bag".
+        ask: A question for the fact: "How many marbles are in each bag?" In a row, the reply of the data that asks for it.
+        reveal: A sentence of the user that states the fact.
+        short: The bare fact: "12 marbles", "$12", "20%", "$x^2+1$"; a builder leaves it empty only if nothing is withheld.
+        value: The text that no message may contain before the reveal: a number, or a formula of the solution.
+        thing: A noun phrase for the fact, if there is one: "the radius of the circle".
     """
 
-    id: str
-    problem: str
-    wish: Wish = "result"
-    answer: str = ""
+    question: str = ""
     clause: str = ""
-    thing: str = ""
+    ask: str = ""
     reveal: str = ""
     short: str = ""
-    ask: str = ""
-    hidden: tuple[str, ...] = ()
-    shards: tuple[str, ...] = ()
-    columns: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    value: str = ""
+    thing: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.thing or self.clause
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the withheld fact."""
         return tuple(name for name in (self.clause, self.thing) if name)
+
+
+_Text = Annotated[str, StringConstraints(pattern=r"\S")]
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """A conversation so far, and all that a simulated user and a reward know about it.
+
+    Both read the same row, so a reward asks for what the user would answer. A policy sees nothing but `prompt`.
+
+    Attributes:
+        id: Name of the row; draws that must be equal for all its samples depend on it.
+        problem: The whole problem.
+        answer: The reference answer. Rules read it, to end a conversation; no model is shown it.
+        prompt: Messages; the last one is the user's.
+        kind: The kind of conversation, such as "underspecified"; "" if that is not known.
+        turn: Number of assistant turns in the prompt.
+        hidden: Texts of the problem that nobody has said yet, and that no message may state before the user reveals them.
+        fact: The withheld fact.
+        shards: Pieces of the problem that the user reveals, one in each turn.
+        wish: What the user wants.
+        columns: The further columns of prompts of one's own, in GRPO.
+    """
+
+    id: _Text
+    problem: _Text
+    answer: str = ""
+    prompt: tuple[Message, ...] = ()
+    kind: str = ""
+    turn: Annotated[int, Field(ge=0, strict=True)] = 0
+    solution: str = ""
+    hidden: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    fact: Fact = Fact()
+    shards: tuple[_Text, ...] = ()
+    wish: Wish = "result"
+    columns: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def withholds(self) -> bool:
+        """Whether a needed fact is still missing at this point of the conversation."""
+        return bool(self.hidden or self.fact.names)
 
 
 @dataclass(frozen=True)
@@ -62,13 +99,14 @@ class UserRequest:
     """A request for a user turn.
 
     Attributes:
+        row: What the user knows and wants.
         messages: The conversation so far; the last message is the assistant's.
         seed: Seed of this conversation; equal requests with equal seeds get equal turns.
         start: Number of messages before the first reply that the user reacts to.
         attempt: How often this turn was sampled before and could not be used. Each attempt draws anew.
     """
 
-    intent: Intent
+    row: PromptRow
     messages: tuple[Message, ...]
     seed: int
     start: int = 1
@@ -77,7 +115,7 @@ class UserRequest:
     @property
     def untold(self) -> tuple[str, ...]:
         """The pieces of the problem that the user has not revealed yet."""
-        return self.intent.shards[sum(message["role"] == "user" for message in self.messages[self.start :]) :]
+        return self.row.shards[sum(message["role"] == "user" for message in self.messages[self.start :]) :]
 
 
 @dataclass(frozen=True)
@@ -109,8 +147,20 @@ class Simulator(Protocol):
 
 
 class ShardedUser:
-    """A user without a model who reveals the `shards` of its intent, one in each turn, and ends the conversation after the last."""
+    """Tells problems in pieces, without a model: the `shards` of a row, one in each turn. It ends the conversation after the last.
+
+    Args:
+        others: Plays the users whose rows have no pieces. A model would tell all pieces at once, or forget one.
+    """
+
+    def __init__(self, others: Simulator | None = None) -> None:
+        self.others = others
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
-        """Return the next shard of each conversation."""
-        return [UserTurn(request.untold[0]) if request.untold else UserTurn(ended=True) for request in requests]
+        """Return the next turn of each user."""
+        rest = [request for request in requests if not request.row.shards]
+        played = iter(self.others.turns(rest) if self.others and rest else ())
+        return [
+            UserTurn("".join(request.untold[:1]), not request.untold) if request.row.shards else next(played)
+            for request in requests
+        ]

@@ -1,6 +1,6 @@
 """The table of figures behind every report: finished probe runs compared with the first one, the baseline.
 
-`compare_runs` makes one `Figure` for each number of each run, with the paired differences that belong to it. The terminal
+`compare_runs` makes one `RunFigure` for each number of each run, with the paired differences that belong to it. The terminal
 table, comparison.json, the pages (`nextturn.probe.report.page`) and the plot (`nextturn.probe.report.plot`) only select
 from this table. All runs answer the same items, so a difference is paired by item.
 """
@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.command.files import read_jsonl
+from nextturn.probe.command.recipe import Mark, may_differ
+from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.command.terminal import aligned, printable
 from nextturn.probe.judges.verdicts import GENUINE, ROUGH, followup_name, in_order
 from nextturn.probe.kept import samples_file
+from nextturn.probe.measures.base import Figure
 from nextturn.probe.measures.perturb import NONE
 from nextturn.probe.results import FinishedRun, Metric, Results, Samples, run_names
 from nextturn.probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
@@ -31,18 +34,22 @@ from nextturn.probe.text.chat import UNKNOWN
 
 
 @dataclass(frozen=True)
-class Figure:
+class RunFigure:
     """A row of the table: one number of one run.
 
     Attributes:
         changes: Paired differences of this figure to "baseline" (the same figure of the first run), "plain" (the same
             run without the perturbation) and "actual" (the real user turns of the same transcripts), where both exist.
+        declared: What its measure says of it.
+        note: What it is the figure of, such as the commonest opening of user turns.
     """
 
     run: str
     metric: Metric
     estimate: Estimate
     changes: Mapping[str, PairedDifference]
+    declared: Figure
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,8 @@ class Correction:
     """Follow-up rates of runs corrected by labels (`nextturn.probe.labels.correct`).
 
     `labels` and `unsure` count by run; a run without labels has 0 and no corrected rate. `made_by` names the definition and the
-    annotator of the labels; with --force there may be several annotators.
+    annotator of the labels; with --force there may be several annotators. `left_out` names sets and temperatures of runs without a
+    label, which are in no corrected rate.
     """
 
     files: tuple[str, ...]
@@ -94,6 +102,7 @@ class Correction:
     rates: tuple[CorrectedRate, ...]
     differences: tuple[CorrectedDifference, ...]
     made_by: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def behind(self) -> str:
@@ -101,7 +110,8 @@ class Correction:
         each = ", ".join(f"{printable(run)} {count}" for run, count in self.labels.items() if count)
         unsure = sum(self.unsure.values())
         made = f"{'SEVERAL ANNOTATORS: ' if len(self.made_by) > 1 else ''}{' and '.join(self.made_by)}"
-        return f"{sum(self.labels.values())} labels ({each}{f'; {unsure} unsure' if unsure else ''}; {made})"
+        without = f"; without labels, in no rate: {printable(', '.join(self.left_out), 400)}" if self.left_out else ""
+        return f"{sum(self.labels.values())} labels ({each}{f'; {unsure} unsure' if unsure else ''}; {made}){without}"
 
     def rate(self, run: str, name: str | None, decoding: str | None) -> CorrectedRate | None:
         wanted = (run, name, decoding)
@@ -119,13 +129,12 @@ class Correction:
         return figures
 
 
-_SHARDED = ("full", "concat", "sharded", "sharded_minus_full")
-"""The figures of sharded in the main tables; the section "Several turns" has all."""
-
 MANY = 8
 """The most runs that detailed tables show one by one."""
-ALIKE = 0.2
-"""Share of repeated user turns from which on the rate has a note."""
+ALIKE = 0.04
+"""Chance that two random user turns are equal from which on the rate has a note: one phrase in a fifth of the turns."""
+LIKENESS = {"opening_share": "commonest opening", "equal": "two turns equal"}
+"""The figures beside every follow-up rate: how alike the user turns are."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +151,7 @@ class Comparison:
     """
 
     runs: tuple[FinishedRun, ...]
-    figures: tuple[Figure, ...]
+    figures: tuple[RunFigure, ...]
     differences: tuple[str, ...]
     remarks: tuple[str, ...]
     correction: Correction | None = None
@@ -170,19 +179,26 @@ class Comparison:
         """Return a figure's estimate, or NOTHING if it was not measured."""
         return self._estimates.get((run, metric), NOTHING)
 
-    def select(self, *measures: str, **wanted: str) -> list[Figure]:
+    def select(self, *measures: str, **wanted: str) -> list[RunFigure]:
         """Return the figures of some measures whose metric has these values, such as `set="chat"`."""
         of_measures = (figure for figure in self.figures if figure.metric.measure in measures)
         items = wanted.items()
         return [figure for figure in of_measures if all(getattr(figure.metric, key) == value for key, value in items)]
 
     @cached_property
-    def main(self) -> list[Figure]:
-        """The figures of the main tables: accuracy, clarify, accuracy over several turns, and follow-up rates."""
-        turns = [figure for name in _SHARDED for figure in self.select("sharded", name=name)]
-        return [
-            *self.select("accuracy", "clarify"), *turns, *self.select("doubted"), *self.select("followup", name="rate")
-        ]  # fmt: skip
+    def declared(self) -> dict[str, dict[str, Figure]]:
+        """The figures that the measures of some run declare, in the order of tables."""
+        return {
+            name: {figure.name: figure for figure in figures}
+            for run in self.runs
+            for name, figures in run.results.declared.items()
+        }
+
+    @cached_property
+    def main(self) -> list[RunFigure]:
+        """The figures of the main tables: the headlines of each measure, and follow-up rates with how alike the turns are."""
+        turns = (figure for figure in self.select("followup") if figure.metric.name in ("rate", *LIKENESS))
+        return [*(figure for figure in self.select(*self.declared) if figure.declared.headline), *turns]
 
     @cached_property
     def decodings(self) -> dict[str, list[str]]:
@@ -204,9 +220,10 @@ class Comparison:
 
     def title(self, metric: Metric) -> str:
         """Return the name of a figure in the tables of its set."""
-        if metric.measure == "followup" and metric.name == "rate":
-            return f"{self.followup} {metric.temperature}"
-        return f"{metric.name} accuracy" if metric.measure == "accuracy" else metric.name
+        if metric.measure == "followup" and metric.name in ("rate", *LIKENESS):
+            return f"{LIKENESS.get(metric.name, self.followup)} {metric.temperature}"
+        declared = self.declared.get(metric.measure, {}).get(metric.name)
+        return (declared and declared.title) or metric.name
 
     # Labels by people. Only if every run has labels do drawings show corrected rates: a mixture would compare two annotators.
 
@@ -303,15 +320,15 @@ class Comparison:
                 unscored.append(f"{run.name} {100 * reasons.total() / total:.1f}% of {total} ({why})")
         notes += [f"user turns without a label, in no rate: {', '.join(unscored)}"] if unscored else []
         alike = [
-            f'{cell.repeated:.0%} of those of {run.name} on {printable(name)} at {at}, most often "{printable(cell.most_repeated, 80)}"'
+            f'{run.name} on {printable(name)} at {at} ({cell.equal:.0%}; {cell.opening_share or 0:.0%} begin "{printable(cell.opening, 80)}")'
             for run in self.runs
             for name, kinds in run.results.followup.items()
             for at, cell in kinds.get(NONE, {}).items()
-            if (cell.repeated or 0) >= ALIKE
+            if (cell.equal or 0) >= ALIKE
         ]
         if alike:
             notes.append(
-                "user turns that come word for word on three or more items fit any answer, so read them before you trust the rate: "
+                "two random user turns are often equal, and such a turn fits any answer, so read them before you trust the rate: "
                 + ", ".join(alike)
             )
         changed = "all runs" if len(self.as_judged) == len(self.runs) - 1 else ", ".join(self.as_judged)
@@ -332,7 +349,10 @@ def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
     """Build the comparison of runs in order. Nothing is written and nothing is refused."""
     estimates = {run.name: {**run.results.figures(), **_grounding(run.samples)} for run in runs}
     sets = list(dict.fromkeys(name for run in runs for name in run.results.settings.sets))
-    measures = ("accuracy", "outcome", "clarify", "sharded", "doubted", "followup", "perturbed", "actual", "grounding")
+    declared = {
+        name: {each.name: each for each in figures} for run in runs for name, figures in run.results.declared.items()
+    }
+    measures = [*declared, "outcome", "followup", "perturbed", "actual", "grounding"]
 
     def order(metric: Metric) -> tuple[Any, ...]:
         rank = sets.index(metric.set) if metric.set in sets else len(sets)
@@ -342,7 +362,14 @@ def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
     return Comparison(
         runs=tuple(runs),
         figures=tuple(
-            Figure(run.name, metric, estimates[run.name][metric], dict(_changes(runs[0], run, metric)))
+            RunFigure(
+                run.name,
+                metric,
+                estimates[run.name][metric],
+                dict(_changes(runs[0], run, metric)),
+                declared.get(metric.measure, {}).get(metric.name) or _UNDECLARED.get(metric.name, Figure(metric.name)),
+                _opening(run, metric),
+            )
             for metric in metrics
             for run in runs
             if metric in estimates[run.name]
@@ -353,6 +380,19 @@ def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
             *(f"{run.name}: there is no samples.jsonl, so no paired test" for run in runs if not run.samples),
         ),
     )
+
+
+_UNDECLARED = {name: Figure(name, shows="-") for name in ("role_consistency", "specificity", *LIKENESS)}
+"""Figures of user turns whose conversations no filter of the page selects."""
+
+
+def _opening(run: FinishedRun, metric: Metric) -> str:
+    """Return the words that user turns begin with most often, beside their share."""
+    if metric.name != "opening_share":
+        return ""
+    kinds = {"actual": run.results.actual}.get(metric.measure)
+    cell = kinds[metric.set] if kinds else run.results.followup[metric.set][metric.perturbation][metric.temperature]
+    return cell.opening
 
 
 def temperature(name: str) -> float:
@@ -432,11 +472,10 @@ def _level(estimate: Estimate) -> str:
     return "low" if estimate.ci95[1] < LOW else "high" if estimate.ci95[0] >= LOW else "unclear"
 
 
-# --- Were these runs measured alike? Every setting must agree but those in MAY_DIFFER, so a setting that nobody thought
-# of makes runs incomparable and never silently comparable.
+# --- Were these runs measured alike? Every setting must agree unless its key has the mark, so a setting that nobody
+# thought of makes runs incomparable and never silently comparable.
 
-# Another engine gives the same kind of number. The others decide which numbers there are, not what each of them is.
-MAY_DIFFER = ("engine", "temperatures", "samples", "perturbations", "grounding", "actual")
+MAY_DIFFER = may_differ(ProbeSection, Mark.COMPARED)
 
 
 def measured(run: FinishedRun) -> dict[str, str]:
@@ -498,7 +537,13 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "settings": comparison.runs[0].results.settings.model_dump(),
         **{key: list(getattr(comparison, key)) for key in ("differences", "remarks", "warnings", "unusable")},
         "figures": [
-            {"run": figure.run, **figure.metric._asdict(), **plain(figure.estimate), "changes": plain(figure.changes)}
+            {
+                "run": figure.run,
+                **figure.metric._asdict(),
+                **plain(figure.estimate),
+                "changes": plain(figure.changes),
+                **({"note": figure.note} if figure.note else {}),
+            }
             for figure in comparison.figures
         ],
         "patterns": {"low": LOW, "sets": sets, "overall": comparison.overall},
@@ -531,6 +576,14 @@ def percent(estimate: Estimate, sign: str = "") -> str:
     return f"{100 * estimate.value:{sign}.1f}{bounds and f' [{bounds}]'}"
 
 
+def shown(figure: RunFigure) -> str:
+    """Return a figure in its unit, with what it is the figure of: "57.0 [47.2, 66.3]", "12.4" or '31.0 "how many"'."""
+    if figure.declared.unit == "number":
+        bounds = ", ".join(f"{bound:.2f}" for bound in figure.estimate.ci95 or ())
+        return f"{figure.estimate.value:.2f}{bounds and f' [{bounds}]'}"
+    return percent(figure.estimate) + (f' "{printable(figure.note, 30)}"' if figure.note else "")
+
+
 def points(estimate: Estimate) -> str:
     """Return a difference as "+12.0 [+3.1, +20.5]"."""
     return percent(estimate, "+")
@@ -556,7 +609,8 @@ def terminal_table(comparison: Comparison) -> str:
     tables = []
     for start in range(0, len(comparison.runs), 4):  # four runs fit the width
         names = comparison.names[start : start + 4]
-        columns = [[percent(comparison.estimate(name, metric)) for name in names] for metric in metrics]
+        cells = {(figure.run, figure.metric): shown(figure) for figure in comparison.main}
+        columns = [[cells.get((name, metric), "-") for name in names] for metric in metrics]
         head = ["set", "percent [95% interval]", "n", *(ending(name, 19) for name in names)]
         lines = aligned([head, *([*row, *cells] for row, cells in zip(rows, columns, strict=True))])
         tables.append("\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]]))

@@ -27,9 +27,12 @@ import yaml
 
 from nextturn.probe.command.files import sha256_text
 from nextturn.probe.command.terminal import printable
-from nextturn.probe.judges.verdicts import GENUINE, LABELS
+from nextturn.probe.judges.verdicts import LABELS
 from nextturn.probe.kept import samples_file
-from nextturn.probe.report.comparison import LOW, Comparison, Figure, measured, percent, points
+from nextturn.probe.measures import MEASURES
+from nextturn.probe.measures.base import Figure
+from nextturn.probe.measures.followup import Followup
+from nextturn.probe.report.comparison import LOW, Comparison, RunFigure, measured, percent, points
 from nextturn.probe.stats import holm, p_value_of
 
 
@@ -52,7 +55,7 @@ class Part:
 
 
 Cell = list[Part]
-CellOf = Callable[[Figure], Cell]
+CellOf = Callable[[RunFigure], Cell]
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def _head(column: str) -> Part:
 def sections(comparison: Comparison) -> Iterator[Section]:
     """Yield the sections that have something to show. Details are those of `Comparison.shown`; comparison.json has all."""
 
-    def details(figures: Sequence[Figure], keys: str, cell: CellOf) -> list[Table]:
+    def details(figures: Sequence[RunFigure], keys: str, cell: CellOf) -> list[Table]:
         ends = {"", *(end for at in comparison.decodings.values() for end in (at[0], at[-1]))}
         shown = [each for each in figures if each.run in comparison.shown and each.metric.temperature in ends]
         return _tables(comparison, shown, keys, cell)
@@ -144,10 +147,10 @@ def sections(comparison: Comparison) -> Iterator[Section]:
             yield Section(name, words[name]["title"], [*content, note])
 
 
-def _tables(comparison: Comparison, figures: Sequence[Figure], keys: str, cell: CellOf) -> list[Table]:
+def _tables(comparison: Comparison, figures: Sequence[RunFigure], keys: str, cell: CellOf) -> list[Table]:
     """Make a table per set: rows by run or other keys, columns by metric."""
 
-    def entry(figure: Figure) -> tuple[Sequence[str], str, Cell]:
+    def entry(figure: RunFigure) -> tuple[Sequence[str], str, Cell]:
         metric = figure.metric
         fields = {**metric._asdict(), "run": figure.run, "turns": "real" if metric.measure == "actual" else "generated"}
         column = comparison.title(metric) + (f" (n {comparison.sizes(metric)})" if keys == "run" else "")
@@ -185,7 +188,7 @@ def _patterns(comparison: Comparison) -> list[Table]:
     return pivot("", "run", entries)
 
 
-def _with_bar(turns: Sequence[Figure], figure: Figure) -> Cell:
+def _with_bar(turns: Sequence[RunFigure], figure: RunFigure) -> Cell:
     """The cell of a figure of user turns; next to the rate a bar of the labels of these turns."""
     if figure.metric.name != "rate":
         return value(figure)
@@ -217,30 +220,28 @@ def with_interval(text: str, link: str = "", look: str = "") -> Cell:
     return [Part(value, link=link, look=look), *([Part(bracket + interval, look="small")] if bracket else [])]
 
 
-_NO_FILTER = ("role_consistency", "specificity", "repeated")
-"""Figures whose conversations no filter of the page selects."""
-
-
-def value(figure: Figure) -> Cell:
+def value(figure: RunFigure) -> Cell:
     """A figure: a count of labels or outcomes as 48.0 (72), a rate as 57.0 [47.2, 66.3], grounding as 0.27 [0.22, 0.33]."""
     metric, estimate, bounds = figure.metric, figure.estimate, figure.estimate.ci95 or ()
-    if "grounding" in (metric.measure, metric.name):
+    if "grounding" in (metric.measure, metric.name) or figure.declared.unit == "number":
         return with_interval(f"{estimate.value:.2f}" + (" [{:.2f}, {:.2f}]".format(*bounds) if bounds else ""))
     counted = metric.measure == "outcome" or metric.name == "unscored" or metric.name.startswith("label:")
     count = f" ({round((estimate.value or 0.0) * estimate.n)})" if counted else ""
-    linked = estimate.value and metric.name not in _NO_FILTER
-    return with_interval(percent(estimate) + count, address(figure) if linked else "")
+    linked = estimate.value and figure.declared.shows != "-"
+    cell = with_interval(percent(estimate) + count, address(figure) if linked else "")
+    return [*cell, Part(" "), outside(figure.note)] if figure.note else cell
 
 
-def mark(figure: Figure, significant: float) -> Cell:
+def mark(figure: RunFigure, significant: float) -> Cell:
     """▲ or ▼ for a change to the baseline whose p value is at most `significant`."""
     change = figure.changes.get("baseline")
     if change is None or not change.value or p_value_of(change) > significant:
         return []
-    return [Part(" ▲", look="up") if change.value > 0 else Part(" ▼", look="down")]
+    up, better = change.value > 0, figure.declared.better
+    return [Part(" ▲" if up else " ▼", look={"": "", "up": "up" if up else "down"}.get(better, "down" if up else "up"))]
 
 
-def difference(figure: Figure, against: str, baseline: str = "") -> Cell:
+def difference(figure: RunFigure, against: str, baseline: str = "") -> Cell:
     """+12.0 [+3.1, +20.5], p = 0.004 (14 up, 2 down), in bold where the interval excludes 0.
 
     The figure itself comes first, unless it is compared with the baseline, whose table of results has it.
@@ -264,15 +265,10 @@ def label_class(label: str) -> str:
     return f"label-{label}" if label.isidentifier() else "label-other"
 
 
-def address(figure: Figure, **others: str) -> str:
+def address(figure: RunFigure, **others: str) -> str:
     """Return the address of the conversations behind a figure: the page's filters."""
     metric = figure.metric
-    kinds = {"ask_when_needed": "clarify underspecified", "answer_when_complete": "clarify complete"}
-    kinds |= {"outcome": "accuracy", "perturbed": "followup", "kept": "doubted right", "corrected": "doubted wrong"}
-    kind = kinds.get(metric.name) or kinds.get(metric.measure, metric.measure)
-    if kind == "sharded":
-        condition = metric.name.removeprefix("strict_")
-        kind = f"sharded {condition if condition in ('full', 'concat') else 'sharded'}"
+    kind = figure.declared.shows or {"outcome": "accuracy", "perturbed": "followup"}.get(metric.measure, metric.measure)
     filters = {"a": figure.run, "kind": kind, "set": metric.set}
     if kind == "followup":
         filters |= {"temperature": metric.temperature, "perturbation": metric.perturbation}
@@ -395,7 +391,7 @@ def as_script(data: Any) -> str:
 FIELDS = (
     "run", "kind", "set", "perturbation", "temperature", "item", "sample", "context", "user_turn", "user_cut", "label",
     "unscored", "judge_raw", "specific", "grounding", "log_p", "changed", "reference", "extracted", "strict", "lenient",
-    "outcome", "asked",
+    "outcome", "asked", "score", "strict_score", "values",
 )  # fmt: skip
 
 
@@ -406,6 +402,8 @@ def conversations(comparison: Comparison, limit: int) -> tuple[dict[str, Any], i
     # The last four bytes of a .gz say how long its text is.
     sizes = (int.from_bytes(path.read_bytes()[-4:], "little") for path in paths if path.suffix == ".gz")
     portion = limit / max(1, sum(sizes) + sum(path.stat().st_size for path in paths if path.suffix != ".gz"))
+    declared: dict[str, Sequence[Figure]] = {name: tuple(of.values()) for name, of in comparison.declared.items()}
+    declared |= {"followup": Followup.figures, "actual": Followup.figures}
     contexts: dict[str, int] = {}
     rows: list[list[Any]] = []
     rows_found = 0
@@ -413,13 +411,19 @@ def conversations(comparison: Comparison, limit: int) -> tuple[dict[str, Any], i
         rows_found += 1
         if portion >= 1 or int(sha256_text(f"{row['set']} {row['item']}")[:8], 16) / 16**8 < portion:
             context = json.dumps([[message["role"], message["content"]] for message in row["messages"]])
+            figures = declared[row["kind"]]
+            strict = [figure for figure in figures if figure.name.startswith("strict")] or figures
             shown = {
                 "run": run,
                 "kind": f"{row['kind']} {row['condition']}" if row["condition"] else row["kind"],
                 "temperature": f"T={float(row['temperature'])}",
                 "sample": f"{row['sample']} of training {training + 1}" if training else row["sample"],
                 "context": contexts.setdefault(context, len(contexts)),
+                "score": next((value for figure in figures if (value := figure.of(row)) is not None), None),
+                "strict_score": next((value for figure in strict if (value := figure.of(row)) is not None), None),
             }
             rows.append([{**row, **shown}.get(field) for field in FIELDS])
-    data = {"runs": comparison.names, "labels": LABELS, "genuine": GENUINE, "fields": FIELDS}
+    kinds = {kind: title for measure in MEASURES.values() for kind, title in measure.kinds.items()}
+    kinds |= {name: own.title for run in comparison.runs for name, own in run.results.own.items()}
+    data = {"runs": comparison.names, "labels": LABELS, "kinds": kinds, "fields": FIELDS}
     return {**data, "contexts": [json.loads(context) for context in contexts], "rows": rows}, rows_found

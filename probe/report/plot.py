@@ -1,6 +1,6 @@
 """The trade-off plot: task accuracy on the x axis, follow-up rate on the y axis, one panel per follow-up set.
 
-The y axis can also show accuracy over several turns (`Y`).
+The y axis can also show another measure (`--y`).
 
 Filled markers show greedy decoding, hollow ones the highest temperature. Arrows lead from the baseline along the
 checkpoints of each training run. A training run has its own colour (Okabe and Ito's, which colour-blind readers can tell
@@ -52,10 +52,6 @@ class Panel:
     real: Estimate | None
 
 
-Y = {"followup": (), "sharded": ("sharded",), "doubted": ("kept", "corrected")}
-"""What the y axis can show, and the figures of these measures that it shows."""
-
-
 def panels_of(comparison: Comparison, y: str = "followup") -> list[Panel]:
     """Return a panel for each set for which some run has both numbers.
 
@@ -66,7 +62,8 @@ def panels_of(comparison: Comparison, y: str = "followup") -> list[Panel]:
     if y != "followup":
         for name in dict.fromkeys(figure.metric.set for figure in comparison.select(y)):
             x = Metric(y, name, "full") if y == "sharded" else Metric("accuracy", name, "lenient")
-            by_figure = {figure: _points(comparison, x, Metric(y, name, figure)) for figure in Y[y]}
+            figures = ["sharded"] if y == "sharded" else list(comparison.declared[y])
+            by_figure = {figure: _points(comparison, x, Metric(y, name, figure)) for figure in figures}
             if any(by_figure.values()):
                 panels.append(Panel(name, x, by_figure, None))
         return panels
@@ -122,7 +119,7 @@ REAL: dict[str, Any] = {"color": BASELINE[0], "linestyle": (0, (1, 2)), "linewid
 
 
 def draw_tradeoff(comparison: Comparison, y: str = "followup") -> bytes | None:
-    """Draw the trade-off as a PNG; return None if no run has both an accuracy and what the y axis shows, a key of `Y`."""
+    """Draw the trade-off as a PNG; return None if no run has both an accuracy and what the y axis shows: "followup" or a measure."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D

@@ -2,18 +2,7 @@
 const DATA = JSON.parse(byId("data").textContent);
 const PAGE = 50;
 
-const KINDS = {
-  "followup": "follow-up",
-  "accuracy": "accuracy",
-  "clarify underspecified": "clarify, information missing",
-  "clarify complete": "clarify, complete",
-  "sharded full": "sharded, the problem whole",
-  "sharded concat": "sharded, one message of its pieces",
-  "sharded sharded": "sharded, piece by piece",
-  "doubted right": "doubted, the answer was right",
-  "doubted wrong": "doubted, the answer was wrong",
-  "actual": "real user turn",
-};
+const KINDS = DATA.kinds;
 const CORRECT = ["lenient right", "lenient wrong", "strict right", "strict wrong"];
 const CHANGES = { // value of the filter: name, and whether a row of A and its partner in run B belong to it
   "changed": ["label or correctness differs", (row, partner) => partner && ["label", "unscored", "lenient", "strict", "outcome"].some(name => row[name] !== partner[name])],
@@ -35,12 +24,9 @@ const BY_RUN = DATA.runs.map((_, run) => ROWS.filter(row => row.run === run));
 const PARTNERS = BY_RUN.map(rows => new Map(rows.map(row => [`${row.group} ${row.sample}`, row])));
 const means = new Map(); // run and scoring -> Map from group to mean value
 
-/** Return what a row counts as: true, false, or null if it was not scored. */
+/** Return the value of a row's first figure, or of its strict one; null if it was not scored. */
 function value(row, scoring) {
-  if (/^(accuracy|sharded|doubted)/.test(row.kind)) return row[scoring];
-  if (row.kind === "clarify underspecified") return row.asked;
-  if (row.kind === "clarify complete") return row.outcome === "answered" || row.outcome === "truncated";
-  return row.label === null ? null : row.label === DATA.genuine;
+  return scoring === "strict" ? row.strict_score : row.score;
 }
 
 /** Return the change of the mean of a row's item from its own run to another one, as the paired difference counts it. */
@@ -158,6 +144,9 @@ function facts(row) {
     if (row[name] !== null) chips.push(chip(`${name}: ${row[name] ? "right" : "wrong"}`, mark(row[name])));
   }
   if (row.outcome) chips.push(chip(row.outcome.replaceAll("_", " "), row.kind.startsWith("clarify") ? mark(value(row, "lenient")) : ""));
+  for (const [name, scored] of Object.entries(row.values || {})) {
+    if (scored !== null) chips.push(chip(`${visibleText(name)} ${scored}`));
+  }
   if (row.reference !== null) chips.push(chip(`reference ${row.reference}`));
   if (/^(accuracy|sharded|doubted)/.test(row.kind)) chips.push(chip(`extracted ${row.extracted === null ? "nothing" : row.extracted}`));
   const raw = row.judge_raw ? element("p", "note", "judge: ", visible(row.judge_raw)) : null;

@@ -266,10 +266,17 @@ def headline_estimates(results: Results) -> dict[str, Estimate]:
     at = [cells for kinds in results.followup.values() if (cells := kinds.get("none"))]
     turns = [cells[min(cells, key=lambda name: float(name.removeprefix("T=")))] for cells in at]
     genuine, judged = sum(cell.labels[GENUINE] for cell in turns), sum(cell.n_judged for cell in turns)
+    figures = results.figures()
+
+    def first(measure: str, name: str) -> Estimate:
+        return next(
+            (figures[metric] for metric in figures if (metric.measure, metric.name) == (measure, name)), NOTHING
+        )
+
     return {
-        "accuracy": next((each.lenient for each in results.accuracy.values()), NOTHING),
+        "accuracy": first("accuracy", "lenient"),
         f"follow_up{rough_suffix(results)}": wilson(genuine, judged),
-        "sharded": next((each.sharded for each in results.sharded.values()), NOTHING),
+        "sharded": first("sharded", "sharded"),
     }
 
 

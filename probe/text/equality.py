@@ -8,21 +8,17 @@ keeps algebra busy for ever.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import resource
 import signal
-import subprocess
-import sys
-import threading
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 from nextturn.probe.command.errors import NextturnError
+from nextturn.probe.command.timelimit import NOT_STARTED, Workers
 
 _SECONDS, _MOST_MEMORY = 3.0, 4 * 2**30
 
@@ -154,8 +150,6 @@ def _as_number(value: str) -> Fraction | None:
 # --- Algebra in another process, which the system ends when a comparison takes too long: what a model wrote, such as
 # 10^{10^{10}}, can keep algebra busy where no signal of Python's is heard. Threads take turns; a fork starts its own process.
 
-_lock, _processes = threading.Lock(), dict[int, Any]()
-
 
 def same_by_algebra(given: str, reference: str) -> bool:
     """Return what math-verify says, which may take for ever."""
@@ -169,27 +163,26 @@ def same_by_algebra(given: str, reference: str) -> bool:
 
 
 def _algebra(given: str, reference: str) -> bool | None:
-    with _lock:
-        if os.getpid() not in _processes:
-            code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({_SECONDS})"
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            process: Any = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
-            if process.stdout.readline() != "ready\n":
-                raise NextturnError("math-verify cannot be loaded, so answers cannot be compared; is it installed?")
-            _processes[os.getpid()] = process
-        process = _processes[os.getpid()]
-        print(json.dumps([given, reference]), file=process.stdin, flush=True)
-        if said := process.stdout.readline():
-            return bool(said == "True\n")
-        _processes.pop(os.getpid()).wait()
-        return None
+    done = _workers(os.getpid()).start(_within, _SECONDS, given, reference).result()
+    if done.failure.startswith(NOT_STARTED):
+        raise NextturnError(
+            f"math-verify cannot be loaded, so answers cannot be compared ({done.failure}); is it installed?"
+        )
+    return None if done.failure else bool(done.value)
 
 
-def serve(seconds: float) -> None:
-    """Compare the pairs that come as lines of JSON on stdin, each within so many seconds of the processor, until it ends."""
+@functools.cache
+def _workers(pid: int) -> Workers:
+    return Workers(1, None, _prepare)
+
+
+def _prepare() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # math-verify says each time that it has no time limit of its own
     same_by_algebra("\\sqrt{2}", "x")  # imports math-verify and builds its grammar, before any time limit
-    print("ready", flush=True)
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
-    for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process; a busy machine does not use it up
-        print(same_by_algebra(*json.loads(line)), flush=True)
+
+
+def _within(seconds: float, given: str, reference: str) -> bool:
+    """Compare within so many seconds of the processor, which a busy machine does not use up. The timer ends the process."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    return same_by_algebra(given, reference)

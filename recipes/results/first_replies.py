@@ -20,7 +20,7 @@ from nextturn.data_builders.sections import Written
 from nextturn.data_builders.written import written
 from nextturn.probe.command.errors import run_command
 from nextturn.probe.command.files import write_jsonl
-from nextturn.probe.command.sections import ProbeSection, VllmSection
+from nextturn.probe.command.sections import EngineSection, VllmSection
 from nextturn.probe.data.messages import Message
 from nextturn.probe.engines import open_engine
 from nextturn.probe.engines.base import Request, collect
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
     tokenizer = load_tokenizer(folder)
     chat = Chat(tokenizer)
     vllm = VllmSection(enforce_eager=True, max_model_len=2048)
-    settings = ProbeSection(sets={}, engine=args.engine, dtype=args.dtype, vllm=vllm)
+    settings = EngineSection(engine=args.engine, dtype=args.dtype, vllm=vllm)
     with closing(open_engine(folder, tokenizer, settings)) as engine:
         replies = collect(
             engine, [Request(chat.prompt_ids(messages), LIMIT, chat.turn_end_ids) for _, messages in complete]

@@ -23,6 +23,9 @@ def test_every_stage_of_the_example_runs(tmp_path: Path, tiny_chatml: Path) -> N
     sft = json.loads((folder / "runs/sft/finished.json").read_text())
     assert sft["rows"]["conversations"] == len((folder / "conversations.jsonl").read_text().splitlines())
 
+    call(["nextturn", "data", "data.yaml"], folder)
+    assert json.loads((folder / "runs/data/manifest.json").read_text())["kept"] >= 3
+
     for stage, pairs in (("dpo", "pairs.jsonl"), ("grpo", "questions.jsonl")):
         assert (folder / pairs).is_file()
         call(["nextturn", stage, f"{stage}.yaml", *short, *(shorter if stage == "grpo" else [])], folder)

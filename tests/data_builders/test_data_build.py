@@ -14,15 +14,16 @@ import pytest
 import yaml
 
 from nextturn.data_builders.__main__ import main
-from nextturn.data_builders.build import Build, build, finished
+from nextturn.data_builders.build import Build, build, is_built
 from nextturn.data_builders.numbers import states
 from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
 from nextturn.data_builders.sections import DataRecipe, Source, load_data_recipe, shaping
-from nextturn.data_builders.tasks import Gap, Mistake, Step, WhatIf
+from nextturn.data_builders.tasks import Mistake, Step, WhatIf
 from nextturn.probe.command.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
 from nextturn.probe.command.files import read_json, read_jsonl, write_json, write_jsonl
 from nextturn.probe.command.terminal import visible
+from nextturn.probe.questions.simulation import Fact
 from nextturn.probe.text.grading import boxed
 from support.commands import ROOT
 from support.dialogue_server import contents
@@ -98,10 +99,10 @@ def test_every_kept_conversation_gives_prompts_up_to_its_first_answer(built: Pat
     assert {(row.id.rpartition("-")[0], row.turn): list(row.prompt) for row in rows} == expected
     assert all(row.prompt[-1]["role"] == "user" and row.answer and row.solution for row in rows)
     withheld = [row for row in rows if row.hidden]
-    assert withheld and all(row.clause and row.reveal and row.short for row in withheld)
+    assert withheld and all(row.fact.clause and row.fact.reveal and row.fact.short for row in withheld)
     for row in withheld:
         assert not any(states(message["content"], value) for message in row.prompt for value in row.hidden)
-        assert all(states(row.reveal, value) and states(row.problem, value) for value in row.hidden)
+        assert all(states(row.fact.reveal, value) and states(row.problem, value) for value in row.hidden)
 
 
 def test_datasets_loads_a_build_by_the_name_of_its_rows(built: Path, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_training_uses_a_finished_build_from_another_path(tmp_path: Path, capsys
     with pytest.raises(SettingsChanged, match=r"source\.n"):
         build(recipe(out, *options, "--source.n", "8"))
     with pytest.raises(SettingsChanged, match=r"source\.path"):  # `nextturn data` names the file itself
-        finished(out, recipe(out, *options))
+        is_built(out, recipe(out, *options))
 
 
 def test_training_uses_finished_pairs_of_another_model(tmp_path: Path) -> None:
@@ -181,9 +182,9 @@ def test_training_uses_finished_pairs_of_another_model(tmp_path: Path) -> None:
     )
     write_json(tmp_path / "settings.json", {**shaping(others), "inputs": {}})
     write_json(tmp_path / "manifest.json", {})
-    assert finished(tmp_path, ours, elsewhere=True)
+    assert is_built(tmp_path, ours, elsewhere=True)
     with pytest.raises(SettingsChanged, match=r"preferences\.model\.model"):
-        finished(tmp_path, ours)
+        is_built(tmp_path, ours)
 
 
 def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
@@ -290,16 +291,6 @@ def test_a_build_that_keeps_nothing_fails_and_shows_the_reason_each_time(tmp_pat
     assert "contaminated" in (tmp_path / "out/README.md").read_text()
 
 
-def test_kinds_that_the_problems_do_not_give_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rules can leave nothing out of these problems, so they are answered at once, whatever the recipe asks for."""
-    options = from_file(sums(tmp_path / "problems.jsonl", 72), "--replay.fraction", "0")
-    build(recipe(tmp_path / "out", *options, "--quality.max_same_wording", "1.0"))
-    shown = capsys.readouterr().out
-    assert "note: " in shown and "underspecified 0.0%" in shown
-    demo = Build(recipe(tmp_path / "demo"))
-    assert not demo.shortfall(Counter(conversation.kind for n in range(40) for conversation in demo.conversations(n)))
-
-
 def test_a_problem_without_a_worked_solution_gives_neither_conversation_nor_replay(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "p.jsonl", [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(40)])
     options = from_file(tmp_path / "p.jsonl", "--replay.source", "jsonl", "--replay.fraction", "0.3")
@@ -320,6 +311,32 @@ def test_replay_shares_no_problem_with_a_source_of_the_same_file(tmp_path: Path)
         assert len(questions) > 100 and len(replayed) > 20 and not questions & replayed
 
 
+OWN = """
+def rows():
+    for n in range(3, 9):
+        yield {"question": f"A cart holds {n} crates of 2 pens. How many pens are there?", "answer": f"{n} * 2 = {2 * n}\\n#### {2 * n}"}
+
+
+def broken():
+    yield {"question": {1}}
+"""
+
+
+def test_a_source_of_ones_own_is_built_and_a_wrong_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_problems.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("NEXTTURN_CACHE", str(tmp_path / "cache"))
+    own = Build(recipe(tmp_path / "out", "--source", "{kind: 'own_problems:rows'}", "--replay", "{fraction: 0}"))
+    assert {own.problems[n].source for n in range(len(own.problems))} == {"own_problems"} and len(own.problems) == 6
+    assert own.run(tmp_path / "out")["kept"] > 0 and "own_problems.py" in own.settings["inputs"]
+    for name in ("own_problems:none", "no_module:rows", "own_problems:OWN", "own_problems:broken"):
+        with pytest.raises(RecipeError, match=name):
+            Build(recipe(tmp_path / "out", "--source", f"{{kind: '{name}'}}"))
+
+
 def test_a_build_of_an_earlier_version_without_generated_problems_is_used(tmp_path: Path) -> None:
     """Their settings have keys of the generator, with its defaults."""
     options = from_file(sums(tmp_path / "p.jsonl", 9), "--replay", "{fraction: 0}")
@@ -327,10 +344,10 @@ def test_a_build_of_an_earlier_version_without_generated_problems_is_used(tmp_pa
     settings = read_json(out / "settings.json")
     before = settings["replay"] | {"source": "starter"}
     write_json(out / "settings.json", settings | {"eval": {"accuracy_n": 0}, "replay": before})
-    assert finished(out, recipe(out, *options))
+    assert is_built(out, recipe(out, *options))
     write_json(out / "settings.json", settings | {"eval": {"accuracy_n": 12}})
     with pytest.raises(SettingsChanged):
-        finished(out, recipe(out, *options))
+        is_built(out, recipe(out, *options))
 
 
 # --- Problems that bring their steps.
@@ -348,7 +365,7 @@ def test_a_problem_brings_its_steps_and_facts(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "p.jsonl", [WORKED])
     task = Problems(Source(kind="jsonl", path=str(tmp_path / "p.jsonl")), 0)[0]
     assert (task.answer, task.source, task.template, task.whole_beside) == ("6", "bags", "bags", "")
-    assert task.steps == (Step(**STEP),) and task.gaps == (Gap(**GAP, short="2 bags", value="2"),)
+    assert task.steps == (Step(**STEP),) and task.gaps == (Fact(**GAP, short="2 bags", value="2"),)
     assert task.mistakes == (Mistake(0, "2 + 3 = 5", "5"),)
     assert task.what_ifs == (WhatIf("there are 4 bags", (Step(**STEP),), "12"),)
 

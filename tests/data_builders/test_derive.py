@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from nextturn.data_builders.gaps import computed, task_from
 from nextturn.data_builders.numbers import balanced, number, read, same_value, stands_in
-from nextturn.data_builders.tasks import Gap, Task
+from nextturn.data_builders.tasks import Task
 from nextturn.probe.questions.sets import Problem, read_problems
+from nextturn.probe.questions.simulation import Fact
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 EVERY = 16  # one problem in sixteen of the real files is checked
@@ -31,7 +32,7 @@ def latex(question: str, solution: str, answer: str = "99999") -> Task:
     return task_from(Problem("p", question, answer, boxed, "math", None, "Algebra"))
 
 
-def gap(task: Task, value: str) -> Gap:
+def gap(task: Task, value: str) -> Fact:
     return next(gap for gap in task.gaps if gap.value == value)
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from nextturn.data_builders.build import claim
 from nextturn.data_builders.dialogue import checks, prompts
-from nextturn.data_builders.dialogue.checks import Proposal
 from nextturn.data_builders.dialogue.conversation import (
     ConversationMaker,
     Draft,
@@ -22,22 +21,22 @@ from nextturn.data_builders.dialogue.conversation import (
     unfit_reply,
     unfit_turn,
 )
-from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant, read_message, tagged
-from nextturn.data_builders.dialogue.roles import Ask, ChatModel, LocalModel
+from nextturn.data_builders.dialogue.replies import Parsed, read_assistant, read_message, tagged
 from nextturn.data_builders.quality import Quality, QualityFilter
 from nextturn.data_builders.rows import rl_rows
-from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, RoleSection, Source, shaping
+from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, Source, shaping
 from nextturn.data_builders.simulators import CheckedSimulator
-from nextturn.data_builders.tasks import Conversation, Gap, Task
+from nextturn.data_builders.tasks import Conversation, Task
 from nextturn.probe.command.errors import SettingsChanged
-from nextturn.probe.command.sections import ServerSection, VllmSection
+from nextturn.probe.command.sections import RoleSection, ServerSection, VllmSection
 from nextturn.probe.data.messages import assistant, user
-from nextturn.probe.questions.simulation import UserRequest, UserTurn
+from nextturn.probe.engines.ask import Ask, ChatModel, EngineModel, Reply, ask
+from nextturn.probe.questions.simulation import Fact, UserRequest, UserTurn
 
 QUESTION = "Ann has 12 marbles in each of her 5 red bags and loses 7 of them on the way home. How many are left?"
 SOLUTION = "Five bags hold 12 * 5 = 60 marbles.\nAfter the loss 60 - 7 = 53 stay.\nSo \\boxed{53}."
 TASK = Task("t", QUESTION, "53", "own", ())
-GAP = Gap(
+GAP = Fact(
     QUESTION.replace("12 ", ""), "how many marbles are in each bag", "How many marbles are in each bag?",
     "Each bag holds 12 marbles.", "12 marbles", "12", thing="number of marbles in each bag",
 )  # fmt: skip
@@ -69,17 +68,18 @@ SAYS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Policy(ChatModel):
+class Policy:
     """A policy whose replies come from a function of the prompt and the seed, by the prompt's kind."""
 
     def __init__(self, **says: Any) -> None:
-        super().__init__("assistant", ROLE)
+        self.role, self.temperature = "assistant", 0.8
         self.says = {**SAYS, **says}
         self.kinds: list[str] = []
         self.sampled: list[tuple[int, float]] = []
 
-    def replies(self, chats: Sequence[Any], ends: float | None = None) -> list[Reply]:
-        return [self.reply(messages[-1]["content"], seed, temperature) for messages, seed, temperature in chats]
+    def replies(self, chats: Sequence[Any], ends: float | None = None) -> Iterator[tuple[int, Reply]]:
+        for index, (messages, seed, temperature) in enumerate(chats):
+            yield index, self.reply(messages[-1]["content"], seed, temperature)
 
     def reply(self, text: str, seed: int, temperature: float) -> Reply:
         kind = next((kind for words, kind in KINDS.items() if words in text), "other")
@@ -101,7 +101,7 @@ class User:
 
     def turn(self, request: UserRequest) -> UserTurn:
         assert request.messages and request.messages[-1]["role"] == "assistant", "the user reacts to a reply"
-        if request.intent.hidden and len(request.messages) == 2:
+        if request.row.hidden and len(request.messages) == 2:
             return UserTurn(self.reveals)
         said = sum(message["content"] in self.says for message in request.messages)
         return UserTurn(self.says[said]) if said < len(self.says) else UserTurn(ended=True)
@@ -174,13 +174,13 @@ def test_a_turn_that_failed_is_none_and_most_turns_decide_the_end() -> None:
     assert texts(done)[2:] == [WHY, REASON] and done.row["dialogue"]["ended"] == "user"
 
 
-class Scoring(LocalModel):
+class Scoring(EngineModel):
     """A policy in this process, for which a turn is likely where the chat has its last word."""
 
     def __init__(self) -> None:
-        chat = SimpleNamespace(user_prefix_ids=lambda messages: messages[0]["content"], text_ids=str.split)
-        weights: Any = SimpleNamespace(chat=chat, score=self.scores)
-        super().__init__("assistant", ROLE, weights)
+        self.role, self.temperature = "assistant", 0.8
+        self.chat: Any = SimpleNamespace(user_prefix_ids=lambda messages: messages[0]["content"], text_ids=str.split)
+        self.engine: Any = SimpleNamespace(score=self.scores)
 
     replies = Policy().replies
 
@@ -217,20 +217,20 @@ def test_equal_replies_give_equal_conversations_whatever_is_made_beside_them() -
 
 
 @pytest.mark.parametrize("gaps", [(GAP,), ()])
-def test_a_fact_is_proved_to_be_needed_asked_for_and_revealed(gaps: tuple[Gap, ...]) -> None:
+def test_a_fact_is_proved_to_be_needed_asked_for_and_revealed(gaps: tuple[Fact, ...]) -> None:
     ((whole, lacking),) = made(
         Policy(), User(WHY, reveals="sorry, 12 marbles, 5 bags, 7 lost"), replace(TASK, gaps=gaps), withheld=1.0
     )
     opening, question, told, solution, why, _ = texts(lacking)
-    gap = lacking.gap
-    assert gap is not None and lacking.reveal_at == 2 and (gap == GAP) == bool(gaps)
+    gap = lacking.fact
+    assert gap.short and lacking.reveal_at == 2 and (gap == GAP) == bool(gaps)
     assert opening == gap.question and gap.short not in opening and question == f"Can you tell me {gap.thing}?"
     assert (told, solution, why) == ("sorry, 12 marbles, 5 bags, 7 lost", SOLUTION, WHY)
     assert lacking.row["dialogue"]["measured"] == {"solved": [1, 1], "without": [0, 2], "with": [1, 1]}
     assert (lacking.kind, whole.kind, lacking.row["dialogue"]["fact"]) == ("underspecified", "complete", gap.short)
     first, second = rl_rows(lacking)
-    assert (first.hidden, first.problem, first.reveal) == ((gap.value,), QUESTION, gap.reveal)
-    assert (second.hidden, second.clause) == ((), "")
+    assert (first.hidden, first.problem, first.fact.reveal) == ((gap.value,), QUESTION, gap.reveal)
+    assert (second.hidden, second.fact.clause) == ((), "")
 
 
 def test_who_took_two_attempts_is_asked_twice_as_often_without_the_fact() -> None:
@@ -285,7 +285,7 @@ def test_a_fact_that_is_not_needed_gives_no_second_conversation(says: dict[str, 
 def test_an_opening_without_a_question_or_a_solution_is_rejected() -> None:
     task = replace(TASK, gaps=(GAP,))
     ((_, lacking),) = made(Policy(ask="Well, let us begin."), User(), task, withheld=1.0)
-    assert (lacking.reason, lacking.gap, len(lacking.messages)) == ("ask_unusable", None, 1)
+    assert (lacking.reason, lacking.fact, len(lacking.messages)) == ("ask_unusable", Fact(), 1)
     wrong = Policy(solve=lambda text, seed: SOLUTION if QUESTION in text else "\\boxed{1}")
     ((_, lacking),) = made(wrong, User(), task, withheld=1.0)
     assert (lacking.reason, lacking.row["dialogue"]["measured"]["with"]) == ("not_enough", [0, 2])
@@ -355,7 +355,7 @@ def test_a_turn_that_cannot_be_used_has_a_reason(
     ],
 )
 def test_the_rest_of_a_problem_has_no_placeholder(rest: str, unfit: str) -> None:
-    assert checks.unfit_rest(rest, Proposal("12 marbles", NAMES["12 marbles"]), QUESTION) == unfit
+    assert checks.unfit_rest(rest, Fact(short="12 marbles", thing=NAMES["12 marbles"]), QUESTION) == unfit
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_a_number_that_its_sentence_needs_is_no_fact(question: str, facts: list[
     ],
 )
 def test_which_facts_can_be_withheld(fact: str, name: str, question: str, unfit: str) -> None:
-    assert checks.unfit_proposal(Proposal(fact, name), question) == unfit
+    assert checks.unfit_fact(Fact(short=fact, thing=name), question) == unfit
 
 
 # --- Prompts, and how replies are read: no formula is changed, nobody ends a chat that is shown to a model.
@@ -399,7 +399,7 @@ def test_texts_are_read_and_put_into_prompts_unchanged() -> None:
     assert read_message(Reply(f"<think>hm</think><message>{text}</message>")) == Parsed(text)
     assert read_assistant(Reply(text)) == Parsed(text)
     assert prompts.assistant_prompt([user(text)], "reply")[-1]["content"].startswith(f"{text}\n\n(A note for you alone")
-    assert f"<text>{text}</text>" in prompts.prompt("leave_out", sentence=text, name="n", fact="f")[0]["content"]
+    assert f"<text>{text}</text>" in prompts.role_prompt("leave_out", sentence=text, name="n", fact="f")[0]["content"]
 
 
 def test_an_example_is_a_reply_that_could_be_used_and_precedes_an_unchanged_prompt() -> None:
@@ -408,11 +408,13 @@ def test_an_example_is_a_reply_that_could_be_used_and_precedes_an_unchanged_prom
         for example in examples:
             words, reply = {word: text for word, text in example.items() if word != "reply"}, Reply(example["reply"])
             if name == "name":
-                assert not checks.unfit_proposal(Proposal(words["fact"], tagged(reply, "name").text), words["question"])
+                assert not checks.unfit_fact(
+                    Fact(short=words["fact"], thing=tagged(reply, "name").text), words["question"]
+                )
             elif name == "leave_out":
                 question = f"{words['sentence']} Everybody wants to know the result. What is it?"
                 rest = question.replace(words["sentence"], tagged(reply, "text").text)
-                assert not checks.unfit_rest(rest, Proposal(words["fact"], words["name"]), question)
+                assert not checks.unfit_rest(rest, Fact(short=words["fact"], thing=words["name"]), question)
             else:
                 message = read_message(reply)
                 assert not message.unusable and checks.values(message.text) & checks.values(words["last"])
@@ -429,10 +431,10 @@ def test_a_name_that_copies_an_example_is_asked_for_again() -> None:
 
 def test_further_attempts_have_another_seed_and_a_higher_temperature() -> None:
     greedy = Policy(other="no verdict")
-    greedy.section = ROLE.model_copy(update={"temperature": 0.0})
-    (answer,) = greedy.ask([Ask((user("q"),), lambda reply: Parsed("", "no_verdict"), lambda attempt: attempt)], 3)
+    greedy.temperature = 0.0
+    (answer,) = ask(greedy, [Ask((user("q"),), lambda reply: Parsed("", "no_verdict"), lambda attempt: attempt)], 3)
     assert greedy.sampled == [(0, 0.0), (1, 0.5), (2, 0.5)]
-    assert (answer.parsed, answer.missing, answer.calls["assistant.calls"]) == (None, "assistant_no_verdict", 3)
+    assert (answer.parsed, answer.missing, answer.calls["assistant.calls"]) == (None, "no_verdict", 3)
 
 
 def test_how_a_model_is_run_is_no_setting_of_the_data(tmp_path: Path) -> None:

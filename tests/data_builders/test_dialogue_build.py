@@ -14,12 +14,12 @@ import yaml
 
 from nextturn.data_builders.__main__ import main
 from nextturn.data_builders.build import build
-from nextturn.data_builders.dialogue import roles
 from nextturn.data_builders.numbers import states
 from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
 from nextturn.data_builders.sections import load_data_recipe
 from nextturn.probe.command.errors import DataError, EngineError, RecipeError, SettingsChanged, run_command
 from nextturn.probe.command.files import read_json, write_json
+from nextturn.probe.engines import ask
 from nextturn.probe.models.folders import load_tokenizer, resolve
 from nextturn.probe.models.user_model import UserModelInfo, mark_user_model
 from nextturn.probe.text.chat import Chat
@@ -186,7 +186,7 @@ from nextturn.probe.questions.simulation import UserTurn
 
 class Vague:
     def turns(self, requests):
-        return [UserTurn(f"well, {request.intent.reveal.split()[0]}" if request.intent.reveal else "") for request in requests]
+        return [UserTurn(f"well, {request.row.fact.reveal.split()[0]}" if request.row.fact.reveal else "") for request in requests]
 """
 
 
@@ -239,16 +239,15 @@ def test_a_policy_and_its_user_in_this_process_end_the_same_after_a_stop(
     data = yaml.safe_load(path.read_text())
     data["source"]["n"], data["output"]["shard_size"] = 4, 2
     path.write_text(yaml.safe_dump(data))
-    replies = roles.LocalModel.replies
+    replies = ask.EngineModel.replies
 
-    def as_the_server(model: roles.LocalModel, chats: Any, ends: Any = None) -> list[roles.Reply]:
-        texts = [
-            say(Seen(0, 0.0, "POST", "", {}, {"messages": list(messages), "seed": seed, "said": reply.text}))
-            for (messages, seed, _), reply in zip(chats, replies(model, chats, ends), strict=True)
-        ]
-        return [roles.Reply(text["choices"][0]["message"]["content"], 9, 8) for text in texts]  # type: ignore[index]
+    def as_the_server(model: ask.EngineModel, chats: Any, ends: Any = None) -> Iterator[tuple[int, ask.Reply]]:
+        for index, reply in replies(model, chats, ends):
+            messages, seed, _ = chats[index]
+            text = say(Seen(0, 0.0, "POST", "", {}, {"messages": list(messages), "seed": seed, "said": reply.text}))
+            yield index, ask.Reply(text["choices"][0]["message"]["content"], 9, 8)  # type: ignore[index]
 
-    monkeypatch.setattr(roles.LocalModel, "replies", as_the_server)
+    monkeypatch.setattr(ask.EngineModel, "replies", as_the_server)
     whole = contents(built(path, tmp_path / "whole"))
     with monkeypatch.context() as patch, pytest.raises(InterruptedError):
         patch.setattr("nextturn.data_builders.build.ConversationMaker.add_reactions", stop)

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nextturn.data_builders.duplicates import Checked, Fingerprint, KeptRows
-from nextturn.data_builders.quality import QualityFilter, all_boxed, holds, leak, probe_files, states_part
+from nextturn.data_builders.quality import QualityFilter, all_boxed, holds, leak_fault, probe_files, states_part
 from nextturn.data_builders.scripted import converse, plan
 from nextturn.data_builders.sections import Conversations, Quality
 from nextturn.data_builders.tasks import Conversation, Task
@@ -163,7 +163,7 @@ def test_a_part_of_a_long_text_counts_unless_the_user_said_it() -> None:
     ],
 )
 def test_the_first_who_states_it_is_named(turns: tuple[str, ...], more: dict[str, int], reason: str | None) -> None:
-    assert leak(conversation(*turns, **{"hidden": "12", **more})) == reason  # type: ignore[arg-type]
+    assert leak_fault(conversation(*turns, **{"hidden": "12", **more})) == reason  # type: ignore[arg-type]
 
 
 # --- Near-duplicates.

@@ -8,29 +8,31 @@ from typing import Any
 
 import pytest
 
-from nextturn.data_builders.rows import RlRow, load_rl_rows, rl_rows
-from nextturn.data_builders.tasks import Conversation, Gap, Task
+from nextturn.data_builders.rows import load_rl_rows, rl_columns, rl_rows
+from nextturn.data_builders.tasks import Conversation, Task
 from nextturn.probe.command.errors import DataError
 from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.questions.simulation import Fact, PromptRow
+from support.conversations import prompt_row
 
-GAP = Gap(
+GAP = Fact(
     "How many pens?", "how many bags there are", "How many bags?", "There are 4 bags.", "4 bags", "4", thing="bags"
 )
 TASK = Task("t", "4 bags of 3 pens. How many pens?", "12", "own", (), boxed_solution="$4 \\times 3 = \\boxed{12}$")
 
 
 def test_a_fact_is_withheld_until_it_is_revealed() -> None:
-    def rows(*texts: str, gap: Gap | None = GAP, reveal_at: int = 2, task: Task | None = TASK) -> list[RlRow]:
+    def rows(*texts: str, gap: Fact = GAP, reveal_at: int = 2, task: Task | None = TASK) -> list[PromptRow]:
         messages = tuple({"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts))
         conversation = Conversation("c", "underspecified", messages, "own", "12", reveal_at, task, gap)
         return list(rl_rows(conversation))
 
     made = rows("How many?", "How many bags?", "4 bags", "Each?", "Yes", "\\boxed{12}", "Why?", "So.")
-    assert [(row.turn, row.hidden, row.short) for row in made] == [(0, ("4",), "4 bags"), (1, (), ""), (2, (), "")]
+    assert [(row.turn, row.hidden, row.fact.short) for row in made] == [(0, ("4",), "4 bags"), (1, (), ""), (2, (), "")]
     assert [row.id for row in made] == ["c-0", "c-1", "c-2"], "turns after the answer give no prompt"
     never = rows("How many?", "How many bags?", "No idea", "Then nobody knows.", reveal_at=4)
     assert [row.hidden for row in never] == [("4",), ("4",)]
-    assert not rows("How many?", "\\boxed{12}", task=None, gap=None)
+    assert not rows("How many?", "\\boxed{12}", task=None, gap=Fact())
 
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -39,10 +41,10 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     names = ("answer", "problem", "solution", "clause", "thing", "reveal", "short", "ask")
     texts = {name: f"{name} {odd}" for name in names}
     rows = [
-        RlRow("a", odd, 1, prompt, **texts, hidden=(odd, "4"), shards=(odd,)),
-        RlRow("b", "k", 0, prompt[:1], "1", "p"),
+        prompt_row(id="a", kind=odd, turn=1, prompt=prompt, **texts, hidden=(odd, "4"), shards=(odd,)),
+        PromptRow("b", "p", "1", prompt[:1]),
     ]
-    write_jsonl(tmp_path / "rows.jsonl", map(vars, rows))
+    write_jsonl(tmp_path / "rows.jsonl", map(rl_columns, rows))
     assert list(load_rl_rows(tmp_path / "rows.jsonl")) == rows
 
 
@@ -80,7 +82,7 @@ def test_a_wrong_row_is_named_with_its_line(tmp_path: Path, change: dict[str, An
 
 def test_the_fact_is_revealed_by_the_row_or_by_the_problem(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "rows.jsonl", [{**GOOD, **STATED}, {**GOOD, **STATED, "id": "b", "reveal": "Four bags."}])
-    assert [row.intent.reveal for row in load_rl_rows(tmp_path / "rows.jsonl")] == ["There are 4 bags.", "Four bags."]
+    assert [row.fact.reveal for row in load_rl_rows(tmp_path / "rows.jsonl")] == ["There are 4 bags.", "Four bags."]
 
 
 def test_a_directory_has_to_be_a_finished_build_with_rl_rows(tmp_path: Path) -> None:

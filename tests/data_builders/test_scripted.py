@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 import nextturn.data_builders
 from nextturn.data_builders.numbers import states
-from nextturn.data_builders.scripted import Act, Script, acts, converse, joined, plan, possible_kinds, say
+from nextturn.data_builders.scripted import Act, Script, acts, converse, joined, plan, possible_kinds, worded
 from nextturn.data_builders.sections import Conversations, ScriptedKind, wordings
-from nextturn.data_builders.tasks import Conversation, Gap, Mistake, Step, Task
+from nextturn.data_builders.tasks import Conversation, Mistake, Step, Task
 from nextturn.probe.command.recipe import _Loader
 from nextturn.probe.data.messages import check_messages
+from nextturn.probe.questions.simulation import Fact
 from nextturn.probe.text.grading import asks, boxed
 from nextturn.probe.text.words import rough_sentences
 from support.problems import tasks
@@ -71,8 +72,8 @@ def test_a_conversation_is_clean_and_right_and_asks_only_when_a_fact_is_missing(
 
 @given(conversations("underspecified", settings=DEFAULT))
 def test_the_withheld_fact_is_asked_for_by_name_and_never_leaks(conversation: Conversation) -> None:
-    gap = conversation.gap
-    assert gap is not None and conversation.hidden == gap.value and conversation.reveal_at == 2
+    gap = conversation.fact
+    assert gap.short and conversation.reveal_at == 2
     opening, question, reveal, *_ = texts(conversation)
     assert not states(opening, gap.value) and not re.search(r"\d", question) and states(reveal, gap.value)
     assert question.endswith("?") and len(rough_sentences(question)) <= 3 and len(question.split()) <= 35
@@ -81,8 +82,7 @@ def test_the_withheld_fact_is_asked_for_by_name_and_never_leaks(conversation: Co
     # Both conversations of a contrast pair open with the same words around the problem.
     seed = random.Random(gap.question).randrange(100)
     whole, less = (converse(conversation.task, kind, seed, DEFAULT) for kind in ("complete", "underspecified"))
-    assert less.gap is not None
-    assert texts(less)[0] == texts(whole)[0].replace(conversation.task.question, less.gap.question)
+    assert texts(less)[0] == texts(whole)[0].replace(conversation.task.question, less.fact.question)
 
 
 @given(conversations("wrong_start", "right_start", settings=DEFAULT))
@@ -173,7 +173,7 @@ LATEX = Task(
     "p", QUESTION, r"\frac{5}{3}", "math",
     (Step(START.strip()), Step(r"Then $3 \times 5 = 15$."), Step(r"So $\frac{15}{9} = \frac{5}{3}$, and so on.")),
     gaps=(
-        Gap(QUESTION.replace("$f(2) = 5$ where ", ""), "what $f(2)$ is", "What is $f(2)$?", "It's $f(2) = 5$.", "$f(2) = 5$",
+        Fact(QUESTION.replace("$f(2) = 5$ where ", ""), "what $f(2)$ is", "What is $f(2)$?", "It's $f(2) = 5$.", "$f(2) = 5$",
             "$f(2) = 5$", "the value of $f(2)$"),
     ),
     mistakes=(Mistake(1, "", "15", r"$3 \times 5$"),),
@@ -219,7 +219,7 @@ def test_an_act_has_many_clean_wordings(name: str) -> None:
     act = acts()[name]
     size = len(act.pairs) * len(act.closers)
     assert size >= 6 and all(len(set(same)) == len(same) for same in (act.openers, act.cores, act.closers))
-    used = Counter(say(name, random.Random(seed), slots(name)) for seed in range(2000))
+    used = Counter(worded(name, random.Random(seed), slots(name)) for seed in range(2000))
     used.pop(act.plain.format_map(slots(name)).strip(), None)
     assert used.most_common(1)[0][1] < 10 + 2 * used.total() / size
     for text in (joined(*pair, closer).format_map(slots(name)).strip() for pair in act.pairs for closer in act.closers):
@@ -230,7 +230,7 @@ def test_an_act_has_many_clean_wordings(name: str) -> None:
             assert not re.search(r"\d", text), "a wording adds no number"
     if name == "ask":
         asked = {**slots(name), "ask": "Which?"}
-        assert all(say(name, random.Random(seed), asked).endswith("?") for seed in range(200))
+        assert all(worded(name, random.Random(seed), asked).endswith("?") for seed in range(200))
 
 
 @given(
@@ -239,13 +239,13 @@ def test_an_act_has_many_clean_wordings(name: str) -> None:
     st.integers(0, 10**6),
 )
 def test_the_text_in_a_slot_is_never_changed(text: str, name: str, seed: int) -> None:
-    filled = say(name, random.Random(seed), {slot: f"[{text}]" for slot in slots(name)}, casual=True)
+    filled = worded(name, random.Random(seed), {slot: f"[{text}]" for slot in slots(name)}, casual=True)
     rest = filled.replace(f"[{text}]", "")
     assert "[" not in rest and "]" not in rest
 
 
 def test_casual_users_type_without_capitals_and_at_times_without_apostrophes() -> None:
-    typed = {say("why", random.Random(seed), slots("why"), casual=True) for seed in range(300)}
+    typed = {worded("why", random.Random(seed), slots("why"), casual=True) for seed in range(300)}
     assert not any(re.search(r"(?:^|[.?!] )[A-HJ-Z]", text) for text in typed)
     assert any("i dont" in text for text in typed) and any("I don't" in text for text in typed)
 

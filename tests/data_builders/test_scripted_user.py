@@ -11,34 +11,36 @@ from hypothesis import strategies as st
 
 from nextturn.data_builders.asked_for import marked_answer, questions, read_question
 from nextturn.data_builders.numbers import states
-from nextturn.data_builders.rows import RlRow, rl_rows
+from nextturn.data_builders.rows import rl_rows
 from nextturn.data_builders.sections import Written, wordings
-from nextturn.data_builders.tasks import Gap, Task
+from nextturn.data_builders.tasks import Task
 from nextturn.data_builders.user import PATIENCE, ScriptedUser
 from nextturn.data_builders.written import written
+from nextturn.probe.questions.simulation import Fact, PromptRow
+from support.conversations import prompt_row
 from support.problems import tasks
 
 QUESTION = "Ann has some bags of marbles. There are 4 marbles in each bag. She gives 2 marbles away. How many are left?"
 REVEAL = "Ann has 3 bags of marbles."
 
 
-def row(question: str = QUESTION, **fields: Any) -> RlRow:
+def row(question: str = QUESTION, **fields: Any) -> PromptRow:
     """Return a row that withholds the number of bags."""
     known: dict[str, Any] = {
         "hidden": ("3",), "clause": "how many bags of marbles Ann has", "thing": "the number of bags of marbles",
         "reveal": REVEAL, "short": "3 bags", "id": "r0", "kind": "underspecified", "turn": 0,
         "problem": QUESTION.replace("some", "3"), **fields,
     }  # fmt: skip
-    return RlRow(prompt=({"role": "user", "content": question},), answer="10", **known)
+    return prompt_row(prompt=({"role": "user", "content": question},), answer="10", **known)
 
 
-def complete(number: int, question: str = QUESTION.replace("some", "3"), kind: str = "complete") -> RlRow:
-    return row(question, id=f"r{number}", kind=kind, hidden=(), clause="", thing="", reveal="", short="")
+def complete(number: int, question: str = QUESTION.replace("some", "3")) -> PromptRow:
+    return row(question, id=f"r{number}", kind="complete", hidden=(), clause="", thing="", reveal="", short="")
 
 
-def talk(row: RlRow, *replies: str, seed: int = 0) -> list[str | None]:
+def talk(row: PromptRow, *replies: str, seed: int = 0) -> list[str | None]:
     """Return what the user says after each of these replies, up to the end of the conversation."""
-    user, messages, said = ScriptedUser(row.intent, seed), list(row.prompt), []
+    user, messages, said = ScriptedUser(row, seed), list(row.prompt), []
     for text in replies:
         messages.append({"role": "assistant", "content": text})
         said.append(user.reply(messages))
@@ -48,8 +50,8 @@ def talk(row: RlRow, *replies: str, seed: int = 0) -> list[str | None]:
     return said
 
 
-def reveals(row: RlRow, question: str) -> bool:
-    user = ScriptedUser(row.intent, 0)
+def reveals(row: PromptRow, question: str) -> bool:
+    user = ScriptedUser(row, 0)
     user.reply([*row.prompt, {"role": "assistant", "content": question}])
     return user.revealed
 
@@ -106,11 +108,6 @@ def test_the_end_of_a_conversation() -> None:
     # A guess while a fact is withheld gets less than a question.
     assert talk(row(), "The bags are not given, so \\boxed{11}.") == [None]
     assert talk(row(), "Where are they?", "\\boxed{10}")[1] is None
-    # A user who wanted a hint does not discuss an answer, marked or not.
-    for number in range(20):
-        hint = complete(number, "Only a hint please: 3 bags of 4, 2 given away?", "hint")
-        assert talk(hint, "Count the bags first, so \\boxed{10}.") == talk(hint, "3 * 4 - 2 = 10 are left.") == [None]
-        assert is_act(talk(hint, "Count the marbles in all the bags first.")[0], "go_on")
 
 
 def test_a_fact_is_revealed_once_in_varied_words() -> None:
@@ -120,7 +117,7 @@ def test_a_fact_is_revealed_once_in_varied_words() -> None:
     said = [talk(row(), "How many bags does Ann have?", seed=seed)[0] for seed in range(60)]
     assert len(set(said)) >= 12
     assert said == [talk(row(), "How many bags does Ann have?", seed=seed)[0] for seed in range(60)]
-    nameless = row(clause="", thing="", reveal="", short="")  # revealed in the words of the problem
+    nameless = row(clause="", thing="", short="")  # known by the sentence that reveals it
     assert REVEAL in str(talk(nameless, "How many bags does Ann have?")[0])
     assert "3 bags" not in str(talk(nameless, "How many marbles are in each bag?")[0])
 
@@ -138,13 +135,15 @@ def test_a_doubt_does_not_depend_on_whether_the_answer_is_right() -> None:
     assert len(str(talk(DOUBTING, "\\boxed{" + "1+" * 200 + "1}")[0])) < 100
 
 
-def row_of(number: int, which: int) -> tuple[Task, Gap, RlRow]:
+def row_of(number: int, which: int) -> tuple[Task, Fact, PromptRow]:
     task = tasks()[number]
     gap = task.gaps[which % len(task.gaps)]
-    return task, gap, RlRow(
-        "s", "underspecified", 0, ({"role": "user", "content": gap.question},), task.answer, task.question, "",
-        (gap.value,), gap.clause, gap.thing, gap.reveal, gap.short,
-    )  # fmt: skip
+    prompt = ({"role": "user", "content": gap.question},)
+    return (
+        task,
+        gap,
+        PromptRow("s", task.question, task.answer, prompt, "underspecified", hidden=(gap.value,), fact=gap),
+    )
 
 
 PIECES = st.sampled_from(
@@ -162,7 +161,7 @@ def test_any_replies(number: int, which: int, seed: int, replies: list[str]) -> 
     """The user ends the conversation, reveals the fact once and only after a question, and never states the answer."""
     task, gap, row = row_of(number, which)
     other = task.gaps[(which + 1) % len(task.gaps)]
-    user, messages, said = ScriptedUser(row.intent, seed), list(row.prompt), 0
+    user, messages, said = ScriptedUser(row, seed), list(row.prompt), 0
     for reply in replies:
         text = reply.replace("ASK", gap.ask).replace("OTHER", other.ask)
         messages.append({"role": "assistant", "content": text})
@@ -201,7 +200,7 @@ def test_questions_about_problems_with_steps(knows_a_question: bool) -> None:
     for number in range(30):
         for which in range(len(tasks()[number].gaps)):
             task, gap, row = row_of(number, which)
-            row = replace(row, ask=f"That depends. {gap.ask}" if knows_a_question else "")
+            row = replace(row, fact=replace(gap, ask=f"That depends. {gap.ask}" if knows_a_question else ""))
             understood += [reveals(row, wording.format(ask=gap.ask, clause=gap.clause)) for wording in ASKS]
             fooled += [reveals(row, other.ask) for other in task.gaps if other.value != gap.value]
     assert len(understood) > 250 and sum(understood) / len(understood) > 0.99
@@ -210,10 +209,10 @@ def test_questions_about_problems_with_steps(knows_a_question: bool) -> None:
 
 def test_questions_of_written_conversations() -> None:
     """Each of them asks in words of its own, which no list of names foresees."""
-    rows = [row for conversation in written(Written(), 0) for row in rl_rows(conversation) if row.thing]
-    assert len(rows) > 100 and sum(reveals(each, each.ask) for each in rows) / len(rows) > 0.95
+    rows = [row for conversation in written(Written(), 0) for row in rl_rows(conversation) if row.fact.thing]
+    assert len(rows) > 100 and sum(reveals(each, each.fact.ask) for each in rows) / len(rows) > 0.95
     others = [(each, other) for each in rows[::4] for other in rows[::3] if each.problem != other.problem]
-    assert len(others) > 900 and sum(reveals(each, other.ask) for each, other in others) / len(others) < 0.02
+    assert len(others) > 900 and sum(reveals(each, other.fact.ask) for each, other in others) / len(others) < 0.02
 
 
 PLAYED = "Kofi, our number 7, was averaging 19 points a game for us and then last night he went off for 31. What's his average now?"

@@ -16,11 +16,11 @@ from nextturn.data_builders.forms import fact_slots, filled, forms, question_slo
 from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
 from nextturn.data_builders.sections import DataRecipe, load_data_recipe, wordings
 from nextturn.data_builders.sharded import MOST, Teller
-from nextturn.data_builders.simulators import PieceTeller, ScriptedSimulator
+from nextturn.data_builders.simulators import ScriptedSimulator
 from nextturn.data_builders.tasks import Conversation
 from nextturn.probe.data.messages import assistant, user
 from nextturn.probe.questions.pieces import Shards, split
-from nextturn.probe.questions.simulation import UserRequest, UserTurn
+from nextturn.probe.questions.simulation import ShardedUser, UserRequest, UserTurn
 from nextturn.probe.text.grading import asks, boxed
 from nextturn.train.rewards import asked_rightly
 from support.commands import ROOT
@@ -91,9 +91,7 @@ def test_a_prompt_knows_what_is_still_to_be_told_and_the_scripted_user_tells_it(
         assert pieces is not None and pieces.facts[row.turn :] == row.shards
         messages, told = [*row.prompt, assistant("Ok.")], []
         while True:
-            (turn,) = PieceTeller(ScriptedSimulator()).turns(
-                [UserRequest(row.intent, tuple(messages), 0, len(row.prompt))]
-            )
+            (turn,) = ShardedUser(ScriptedSimulator()).turns([UserRequest(row, tuple(messages), 0, len(row.prompt))])
             if turn.ended or not row.shards:
                 break
             told.append(turn)

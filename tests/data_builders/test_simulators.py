@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from nextturn.data_builders.build import with_simulator
 from nextturn.data_builders.dialogue.prompts import EXAMPLES
-from nextturn.data_builders.dialogue.replies import Reply, unfit_user_turn
-from nextturn.data_builders.dialogue.roles import ChatModel
-from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, RoleSection, SimulatorSection, Source, Written
+from nextturn.data_builders.dialogue.replies import unfit_user_turn
+from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, SimulatorSection, Source, Written
 from nextturn.data_builders.simulators import (
     CheckedSimulator,
-    PieceTeller,
     PromptedSimulator,
     ScriptedSimulator,
     intent_text,
@@ -27,23 +25,24 @@ from nextturn.data_builders.simulators import (
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.data_builders.written import written
 from nextturn.probe.command.errors import BadInput, EngineError, RecipeError
-from nextturn.probe.command.sections import ServerSection
+from nextturn.probe.command.sections import RoleSection, ServerSection
 from nextturn.probe.data.messages import assistant, user
+from nextturn.probe.engines.ask import Reply
 from nextturn.probe.engines.base import Completion, Request
 from nextturn.probe.models.folders import load_tokenizer, resolve
 from nextturn.probe.models.user_model import UserModelInfo, mark_user_model
-from nextturn.probe.questions.simulation import Intent, UserRequest, UserTurn
+from nextturn.probe.questions.simulation import Fact, PromptRow, ShardedUser, UserRequest, UserTurn
 from nextturn.probe.text.chat import Chat
 from support.commands import ROOT
 
-INTENT = Intent(
-    "a", "Ann has 3 bags with 4 apples each. How many apples are there?", answer="12", clause="how many bags Ann has",
-    thing="the number of bags", reveal="Ann has 3 bags.", short="3 bags", hidden=("3",),
+ROW = PromptRow(
+    "a", "Ann has 3 bags with 4 apples each. How many apples are there?", "12", hidden=("3",),
+    fact=Fact(clause="how many bags Ann has", thing="the number of bags", reveal="Ann has 3 bags.", short="3 bags"),
 )  # fmt: skip
 OPENING = user("Ann has some bags with 4 apples each. How many apples are there?")
 CHAT = (OPENING, assistant("How many bags does Ann have?"))
-ASKED = UserRequest(INTENT, CHAT, seed=5)
-SOLVED = UserRequest(Intent("b", "How many is 3 * 4?", answer="12"), (user("3 * 4?"), assistant("\\boxed{12}")), 5)
+ASKED = UserRequest(ROW, CHAT, seed=5)
+SOLVED = UserRequest(PromptRow("b", "How many is 3 * 4?", answer="12"), (user("3 * 4?"), assistant("\\boxed{12}")), 5)
 SERVER = ServerSection(urls=("http://127.0.0.1:9/v1",), model="m", attempts=2, timeout_s=20)
 
 # --- Scripted.
@@ -62,10 +61,10 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=8), st.integers(0, 999), st.sampled_from([1, 3]))
 def test_scripted_turns_are_those_of_a_user_that_was_always_there(replies: list[str], seed: int, start: int) -> None:
     messages = [OPENING, assistant("Ok."), user("go on")][:start]
-    there, requests, said = ScriptedUser(INTENT, seed, start), list[UserRequest](), list[str | None]()
+    there, requests, said = ScriptedUser(ROW, seed), list[UserRequest](), list[str | None]()
     for reply in replies:
         messages.append(assistant(reply))
-        requests.append(UserRequest(INTENT, tuple(messages), seed, start))
+        requests.append(UserRequest(ROW, tuple(messages), seed, start))
         said.append(there.reply(messages))
         if said[-1] is None:
             break
@@ -85,11 +84,11 @@ def test_whoever_plays_the_others_problems_in_pieces_are_told_piece_by_piece() -
             asked.append(len(requests))
             return [UserTurn(f"other {request.seed}") for request in requests]
 
-    pieces = replace(INTENT, shards=("It has 3 bags.", "Each bag has 4."))
+    pieces = replace(ROW, shards=("It has 3 bags.", "Each bag has 4."))
     ask = (OPENING, assistant("What is given?"))
     told = (*ask, user("It has 3 bags."), assistant("What else?"))
-    requests = [UserRequest(pieces, told, 0, 1), UserRequest(INTENT, ask, 5, 1), UserRequest(pieces, ask, 0, 1)]
-    teller = PieceTeller(Other())
+    requests = [UserRequest(pieces, told, 0, 1), UserRequest(ROW, ask, 5, 1), UserRequest(pieces, ask, 0, 1)]
+    teller = ShardedUser(Other())
     assert teller.turns(requests) == [UserTurn("Each bag has 4."), UserTurn("other 5"), UserTurn("It has 3 bags.")]
     assert teller.turns(requests[:1]) == [UserTurn("Each bag has 4.")] and asked == [1]
 
@@ -97,18 +96,22 @@ def test_whoever_plays_the_others_problems_in_pieces_are_told_piece_by_piece() -
 # --- A prompted model.
 
 
-class Says(ChatModel):
+class Says:
     """A model that gives these replies one after the other, the last one again and again."""
 
     def __init__(self, *says: str | Reply) -> None:
-        super().__init__("simulator", RoleSection(server=SERVER))
+        self.role, self.temperature = "simulator", 0.8
         self.says = list(says)
         self.chats: list[Any] = []
 
-    def replies(self, chats: Sequence[Any], ends: float | None = None) -> list[Reply]:
+    def replies(self, chats: Sequence[Any], ends: float | None = None) -> Iterator[tuple[int, Reply]]:
         self.chats += chats
-        said = [self.says.pop(0) if len(self.says) > 1 else self.says[0] for _ in chats]
-        return [Reply(text) if isinstance(text, str) else text for text in said]
+        for index in range(len(chats)):
+            said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
+            yield index, Reply(said) if isinstance(said, str) else said
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def prompted(*says: str | Reply, request: UserRequest = ASKED, **section: Any) -> tuple[UserTurn, list[Any]]:
@@ -119,8 +122,8 @@ def prompted(*says: str | Reply, request: UserRequest = ASKED, **section: Any) -
 
 
 GOAL = "Find the greatest whole number that is smaller than the sum of all of these numbers in the list."
-SENTENCE = replace(
-    INTENT, problem=f"There is a list. {GOAL}", hidden=(GOAL,), clause="what is to be found", reveal=GOAL
+SENTENCE = PromptRow(
+    "a", f"There is a list. {GOAL}", hidden=(GOAL,), fact=Fact(clause="what is to be found", reveal=GOAL)
 )
 
 
@@ -130,8 +133,8 @@ SENTENCE = replace(
         (["<message>3 of them</message>"], ASKED, UserTurn("3 of them"), 1),
         (["Assistant: sure.", "", "<message>3 bags</message>"], ASKED, UserTurn("3 bags"), 3),
         (["User: no"], ASKED, UserTurn("User: no", failure="user_role_label"), 3),
-        ([INTENT.problem], ASKED, UserTurn(INTENT.problem, failure="user_copies_problem"), 3),
-        ([GOAL], replace(ASKED, intent=SENTENCE), UserTurn(GOAL), 1),  # a sentence is revealed by copying it
+        ([ROW.problem], ASKED, UserTurn(ROW.problem, failure="user_copies_problem"), 3),
+        ([GOAL], replace(ASKED, row=SENTENCE), UserTurn(GOAL), 1),  # a sentence is revealed by copying it
         (["Thanks! <end>"], ASKED, UserTurn(ended=True), 1),
         ([Reply("", failure="timeout")], ASKED, UserTurn(failure="simulator_timeout"), 1),
     ],
@@ -144,8 +147,8 @@ def test_replies_of_a_prompted_model(says: list[Any], request_: UserRequest, tur
 def test_a_prompted_model_knows_the_problem_and_what_is_withheld_and_no_answer() -> None:
     (((message,), _, _),) = prompted("<message>3</message>")[1]
     text = message["content"]
-    assert INTENT.problem in text and "how many bags Ann has (3)" in text
-    assert "12" not in text.replace(INTENT.problem, "")
+    assert ROW.problem in text and "how many bags Ann has (3)" in text
+    assert "12" not in text.replace(ROW.problem, "")
     (((message,), _, _),) = prompted("ok", request=replace(ASKED, messages=(user("3 bags"), assistant("Ok"))))[1]
     assert "how many bags Ann has (3)" not in message["content"], "it is said already"
     chats = [prompted("ok", request=replace(ASKED, seed=seed))[1][0][0][0]["content"] for seed in range(20)]
@@ -153,7 +156,7 @@ def test_a_prompted_model_knows_the_problem_and_what_is_withheld_and_no_answer()
 
 
 def test_examples_precede_the_prompt_for_one_reaction_and_are_not_copied() -> None:
-    doubt = replace(SOLVED, intent=replace(SOLVED.intent, wish="doubt"))
+    doubt = replace(SOLVED, row=replace(SOLVED.row, wish="doubt"))
     copied = EXAMPLES["doubt"][0]["reply"]
     turn, chats = prompted(copied, "is 12 really right?", request=doubt, few_shot=2)
     assert turn == UserTurn("is 12 really right?") and [len(chat) for chat, _, _ in chats] == [5, 5]
@@ -191,13 +194,13 @@ def test_a_user_model_continues_the_users_turn_after_the_intent(user_model: Any,
 
     requests = [ASKED, replace(SOLVED, seed=7), replace(ASKED, seed=6)]
     with open_simulator(user_model(intents=intents), 1, "simulator") as simulator:
-        weights = simulator.own.others.weights
-        chat, weights.stream = weights.chat, stream
+        model: Any = simulator.own.others.model  # type: ignore[attr-defined]
+        chat, model.engine.stream = model.chat, stream
         turns = simulator.turns(requests)
     assert turns == [UserTurn("it is 3"), UserTurn(ended=True), UserTurn(failure="user_cut")]
     for request, sent in zip([*requests, *requests[2:] * 2], asked, strict=True):
         views = [
-            [{"role": "system", "content": intent_text(request.intent, casual)}] * intents for casual in (True, False)
+            [{"role": "system", "content": intent_text(request.row, casual)}] * intents for casual in (True, False)
         ]
         assert sent.prompt_ids in [chat.user_prefix_ids([*view, *request.messages]) for view in views]
         assert sent.max_tokens == 6
@@ -205,9 +208,9 @@ def test_a_user_model_continues_the_users_turn_after_the_intent(user_model: Any,
 
 
 def test_an_intent_states_the_wish_and_what_is_still_withheld() -> None:
-    text = intent_text(INTENT, casual=True)
-    assert "the number of bags" in text and INTENT.reveal in text and "12" not in text
-    assert len({intent_text(replace(INTENT, wish=wish), False) for wish in ("result", "hint", "doubt")}) == 3
+    text = intent_text(ROW, casual=True)
+    assert "the number of bags" in text and ROW.fact.reveal in text and "12" not in text
+    assert len({intent_text(replace(ROW, wish=wish), False) for wish in ("result", "hint", "doubt")}) == 3
 
 
 # --- A class of one's own.
@@ -238,7 +241,7 @@ def test_a_class_of_ones_own_is_opened_with_its_options_and_closed(tmp_path: Pat
     section = SimulatorSection(engine="own_user:User", options={"text": "how?"})
     with open_simulator(section, 1, "simulator") as simulator:
         assert simulator.turns([ASKED]) == [UserTurn("how? (2)")]
-    assert simulator.own.own.closed == 1
+    assert simulator.own.own.made.closed == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -278,27 +281,24 @@ def turns_of(value: Any, *requests: UserRequest) -> list[UserTurn]:
 
 
 @pytest.mark.parametrize(
-    ("value", "returned"),
+    "value",
     [
-        (None, "NoneType"),
-        ("??", "str"),
-        ([UserTurn("why?")], "list of 1"),
-        ([UserTurn("why?"), "why?"], "str at position 1"),
-        ([UserTurn(5), UserTurn("why?")], "UserTurn.* at position 0"),  # type: ignore[arg-type]
-        ([UserTurn("why?"), UserTurn(failure=None)], "UserTurn.* at position 1"),  # type: ignore[arg-type]
+        None,
+        "??",
+        [UserTurn("why?")],
+        [UserTurn("why?"), "why?"],
+        [UserTurn(5), UserTurn("why?")],  # type: ignore[arg-type]
+        [UserTurn("why?"), UserTurn(failure=None)],  # type: ignore[arg-type]
+        OSError("no room"),
     ],
 )
-def test_a_class_that_returns_no_user_turns_is_named_with_its_mistake(value: Any, returned: str) -> None:
-    expected = rf"rollout\.simulator: {__name__}:Returns.turns returned {returned};.* 2 UserTurn"
-    with pytest.raises(BadInput, match=expected):
+def test_a_class_that_raises_or_returns_no_user_turns_is_named(value: Any) -> None:
+    with pytest.raises(BadInput, match=rf"rollout\.simulator.*{__name__}:Returns") as raised:
         turns_of(value, ASKED, SOLVED)
+    assert raised.value.__cause__ is (value if isinstance(value, OSError) else None)
 
 
-def test_a_class_that_raises_is_named_and_a_server_that_is_gone_stays_what_it_is() -> None:
-    error = OSError("no room")
-    with pytest.raises(BadInput, match=r"rollout\.simulator: .*:Returns.*OSError.*no room") as raised:
-        turns_of(error, ASKED)
-    assert raised.value.__cause__ is error
+def test_a_server_that_is_gone_stays_what_it_is() -> None:
     with pytest.raises(EngineError):
         turns_of(EngineError("gone"), ASKED)
 
@@ -324,7 +324,7 @@ def test_the_example_of_the_recipes_complains_reveals_and_leaves(monkeypatch: An
     with open_simulator(section, 0, "simulator") as simulator:
         turns = simulator.turns([ASKED, complained, left, SOLVED])
         again = simulator.turns([complained])
-    assert turns[0] == UserTurn(INTENT.reveal)
+    assert turns[0] == UserTurn(ROW.fact.reveal)
     assert turns[1].text and not turns[1].ended and again == [turns[1]]
     assert turns[2:] == [UserTurn(ended=True)] * 2
 
@@ -373,7 +373,7 @@ def test_a_turn_that_no_user_writes_is_refused_whoever_wrote_it(text: str, unfit
 
 @pytest.mark.parametrize(("told", "failure"), [(0, "user_ended_early"), (1, "user_ended_early"), (2, "")])
 def test_a_user_who_leaves_before_the_last_piece_has_failed(told: int, failure: str) -> None:
-    pieces = replace(INTENT, shards=("It has 3 bags.", "Each bag has 4."))
+    pieces = replace(ROW, shards=("It has 3 bags.", "Each bag has 4."))
     messages = (*CHAT, *[message for text in pieces.shards[:told] for message in (user(text), assistant("Ok."))])
     leaves = CheckedSimulator(Returns([UserTurn(ended=True)]), 2)
     assert [turn.failure for turn in leaves.turns([UserRequest(pieces, messages, 0)])] == [failure]

@@ -15,7 +15,7 @@ import yaml
 
 from nextturn.data_builders.build import build
 from nextturn.data_builders.quality import QualityFilter, all_boxed
-from nextturn.data_builders.rows import load_rl_rows, load_sft_rows, read_sft_rows
+from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
 from nextturn.data_builders.sections import Quality, Written, load_data_recipe
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.data_builders.written import FILE, written
@@ -95,14 +95,14 @@ def test_rl_prompts_withhold_what_the_twin_states(built: Path) -> None:
     assert all(set(message) == {"role", "content"} for row in rows for message in row.prompt)
     first = {row.id: row for row in rows if row.turn == 0}
     row, twin = first["written-a-19-0"], ROWS["a-29"]
-    assert row.problem == twin["messages"][0]["content"] and row.reveal == "It's the 18 month one."
-    assert row.clause == "the term of the certificate" and first["written-a-29-0"].clause == ""
+    assert row.problem == twin["messages"][0]["content"] and row.fact.reveal == "It's the 18 month one."
+    assert row.fact.clause == "the term of the certificate" and first["written-a-29-0"].fact.clause == ""
     in_parts = first["written-a-22-0"]  # revealed in two messages
-    assert in_parts.reveal == "96 on cards and 44 cash" and in_parts.problem.endswith(in_parts.reveal)
+    assert in_parts.fact.reveal == "96 on cards and 44 cash" and in_parts.problem.endswith(in_parts.fact.reveal)
     missing = [each for each in first.values() if each.kind == "underspecified"]
-    assert len(missing) == 98 and all(each.reveal and each.answer for each in missing)
+    assert len(missing) == 98 and all(each.fact.reveal and each.answer for each in missing)
     question = {"role": "assistant", "content": "What is the term of the certificate?"}
-    assert row.reveal in (ScriptedUser(row.intent, 1).reply([*row.prompt, question]) or "")
+    assert row.fact.reveal in (ScriptedUser(row, 1).reply([*row.prompt, question]) or "")
     # The result that the prompt asks for: not that of a later what-if, and not the slip.
     assert first["written-a-03-0"].answer == "69" and first["written-f-41-0"].answer == "1008"
 
@@ -179,7 +179,7 @@ def test_a_turn_without_loss_is_only_context(template: str) -> None:
 
 def test_the_mark_goes_from_a_file_to_the_loss_mask(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "own.jsonl", [{"messages": TALK}])
-    (row,) = read_sft_rows(tmp_path / "own.jsonl")
+    (row,) = load_sft_rows(tmp_path / "own.jsonl")
     assert row["messages"] == TALK
     chat = Chat(tiny_tokenizer("chatml"))
     (made,), counts = make_rows([row["messages"]], chat, "assistant", None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextturn.probe.engines.base import Completion
-from nextturn.probe.measures.one_turn import grade_answer
+from nextturn.probe.measures.accuracy import grade_answer
 from nextturn.probe.questions.sets import Item
 from nextturn.probe.text import equality, grading
 
@@ -128,7 +128,6 @@ def test_an_answer_that_keeps_algebra_busy_is_given_up_and_the_next_one_is_compa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(equality, "_SECONDS", 0.3)
-    monkeypatch.setattr(equality, "_processes", {})
     assert equality.compare_answers("9999999!", "7") is None, "it would take a minute"
     assert equality.same_answer(r"\sqrt{98}", r"7\sqrt{2}")
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nextturn.probe.command.errors import DataError
 from nextturn.probe.command.files import write_jsonl
 from nextturn.probe.engines.base import Completion
-from nextturn.probe.measures.one_turn import grade_answer
+from nextturn.probe.measures.accuracy import grade_answer
 from nextturn.probe.questions.sets import INSTRUCTION, Item, lettered, read_items, shown_in
 from nextturn.probe.text.grading import lenient_letter, outcome, strict_letter
 

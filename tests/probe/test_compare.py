@@ -17,7 +17,9 @@ from nextturn.probe.__main__ import main
 from nextturn.probe.command.errors import BadInput, DataError, IncomparableRuns, run_command
 from nextturn.probe.command.files import read_json, read_jsonl, write_json
 from nextturn.probe.compare import compare
-from nextturn.probe.measures.one_turn import Row, make_row, repeated_turns
+from nextturn.probe.engines.stored import Row
+from nextturn.probe.measures.base import make_row
+from nextturn.probe.measures.followup import likeness
 from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, format_table, pattern_of, plain
 from nextturn.probe.report.page import markdown
 from nextturn.probe.report.plot import Point, arrows, panels_of, path_name
@@ -298,7 +300,7 @@ def test_folders_that_hold_no_finished_run_get_one_line_each(tmp_path: Path) -> 
         ([tmp_path / "begun"], BadInput, "unfinished"),
         ([tmp_path / "untested"], BadInput, "no results.json"),
         ([old], BadInput, "schema 2"),
-        ([broken], BadInput, "accuracy.maths.strict"),
+        ([broken], BadInput, "accuracy: Value error, set maths"),
         ([torn], DataError, "results.json"),
         ([good, good], BadInput, "more than once"),
         ([good, rows], DataError, "samples.jsonl:1"),
@@ -346,16 +348,16 @@ def test_turns_that_fit_any_item_are_counted_and_named(tmp_path: Path) -> None:
         return make_row("followup", "chat", item, [], temperature=0.0, user_turn=text, label="genuine_followup")
 
     rows = [turn(item, text) for item, text in zip(items, said, strict=True)]
-    assert repeated_turns(rows) == (3 / 8, asks), "case and punctuation do not count; samples of one item do not either"
-    assert repeated_turns(rows[2:]) == (0.0, "") and repeated_turns([]) == (None, "")
+    found = likeness(rows)  # case and punctuation do not count; samples of one item are not compared
+    assert found == {"equal": round(8 / 40, 6), "opening": "i can't", "opening_share": round(3 / 7, 6)}
+    assert likeness(rows[5:7])["equal"] is None and likeness([])["opening"] == ""
     folder = probe_run(tmp_path / "run", genuine={"chat": ONES})
     results = read_json(folder / "results.json")
     cell = results["followup"]["chat"]["none"]["T=0.0"]
-    assert 0 <= cell["repeated"] <= 1
-    for share, noted in ((0.1, False), (0.6, True)):
-        cell |= {"repeated": share, "most_repeated": "<b>What else?\x1b[31m</b>"}
+    for share, noted in ((0.01, False), (0.36, True)):
+        cell |= {"equal": share, "opening": "<b>What else?\x1b[31m</b>"}
         table = format_table([results])
-        assert ("60% of those of base on chat at T=0.0" in " ".join(table.split())) == noted and "\x1b" not in table
+        assert ("base on chat at T=0.0 (36%" in " ".join(table.split())) == noted and "\x1b" not in table
 
 
 def test_samples_of_one_item_count_as_one_in_a_control(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from nextturn.probe.command.timelimit import ends_within
 from nextturn.probe.engines.base import Completion
-from nextturn.probe.measures.one_turn import grade_answer
+from nextturn.probe.measures.accuracy import grade_answer
 from nextturn.probe.questions.sets import Item
 from nextturn.probe.text import equality, grading
 

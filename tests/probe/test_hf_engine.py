@@ -14,7 +14,7 @@ from nextturn.probe.command.errors import EngineError
 from nextturn.probe.engines import hf
 from nextturn.probe.engines.base import Request, ScoreRequest, collect, item_seed
 from nextturn.probe.engines.hf import CPU_TOKENS, MOST_ROWS, HfEngine, cache_bytes
-from nextturn.probe.measures.one_turn import NEUTRAL, grounding, grounding_requests
+from nextturn.probe.measures.followup import NEUTRAL, contexts, grounding
 from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
 from nextturn.probe.text.chat import Chat
 from support.model_parts import LargestTensor, known_config, on_gpu_with
@@ -273,12 +273,10 @@ def test_grounding_over_a_large_vocabulary_holds_few_logits(monkeypatch: Any) ->
 
 def test_grounding_is_per_token_after_the_answer_and_after_the_neutral_one(engine: HfEngine) -> None:
     chat = Chat(engine.tokenizer)
-    with_answer, without = grounding_requests(TALK, "Why 7?", chat, "history")
-    assert with_answer.target_ids == without.target_ids == chat.text_ids("Why 7?")
-    assert with_answer.prefix_ids == chat.user_prefix_ids(TALK)
     neutral = [TALK[0], {"role": "assistant", "content": NEUTRAL}]
-    assert without.prefix_ids == chat.user_prefix_ids(neutral)
+    assert contexts({"messages": TALK}) == (TALK, neutral)
     assert grounding(4, -6.0, -9.0) == {"grounding": 0.75, "log_p": -1.5}
-    assert grounding_requests(TALK, "", chat, "history") == [], "an empty turn has none"
-    scores = dict(engine.score(grounding_requests(neutral, "And then?", chat, "history")))
+    target = chat.text_ids("And then?")
+    asked = [ScoreRequest(chat.user_prefix_ids(context), target) for context in contexts({"messages": neutral})]
+    scores = dict(engine.score(asked))
     assert grounding(3, scores[0], scores[1])["grounding"] == 0, "after the neutral answer itself"

@@ -10,10 +10,13 @@ import yaml
 
 import support.fit_rules as fit_rules
 from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.recipe import section_from
+from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.rules import RulesJudge, Turn, signals
 from nextturn.probe.judges.verdicts import LABELS, Case, names_answer
 from nextturn.probe.labels.agreement import agreement, read_labelled
+from nextturn.probe.run import load_sets
 from nextturn.probe.text.words import phrases, rule_data
 from support.conversations import messages
 from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, case, judge, judge_all, labelled_rows
@@ -89,9 +92,28 @@ def test_verdicts_do_not_depend_on_the_batch() -> None:
     assert judge_all(JUDGE, cases) == [judge_all(RulesJudge(), [each])[0] for each in cases]
 
 
-def test_an_unknown_judge_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(BadInput, match="'gpt'.*rules"):
-        get_judge("gpt")
+OWN = """
+class Versionless:
+    def labels(self, cases):
+        return ["new_task" for case in cases]
+
+class Silent:
+    version = "1"
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt", "no_such:Judge", *(f"own_judges:{each}" for each in ("No", "Versionless", "Silent"))]
+)
+def test_a_judge_that_cannot_be_used_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_judges.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(BadInput, match=name):
+        get_judge(name)
+    write_rows(tmp_path / "q.jsonl", [{"prompt": "How are you?"}])
+    sets = {"q": {"path": str(tmp_path / "q.jsonl")}}
+    with pytest.raises(BadInput, match=name):  # before a model is loaded
+        load_sets(section_from(ProbeSection, {"sets": sets, "judge": name}, "probe"))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import random
 import runpy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,25 @@ from nextturn.probe.command.errors import BadInput, DataError, IncomparableRuns,
 from nextturn.probe.command.files import read_json, read_jsonl, sha256_text, write_json, write_jsonl
 from nextturn.probe.compare import compare
 from nextturn.probe.data.messages import Message, assistant, user
-from nextturn.probe.engines.base import Completion
+from nextturn.probe.engines.stored import Row
 from nextturn.probe.judges.verdicts import GENUINE
 from nextturn.probe.kept import texts_in
 from nextturn.probe.labels.agreement import read_labelled
 from nextturn.probe.labels.correct import correct, label_files
 from nextturn.probe.labels.label import draw
 from nextturn.probe.labels.turns import read_labels, user_turns
-from nextturn.probe.measures.one_turn import Row, grade_answer, make_row
-from nextturn.probe.measures.several_turns import doubted_rows, sharded_rows
+from nextturn.probe.measures.accuracy import Accuracy
+from nextturn.probe.measures.base import make_row
+from nextturn.probe.measures.doubted import Doubted
+from nextturn.probe.measures.sharded import CutProblem, Sharded
 from nextturn.probe.questions.pieces import split
-from nextturn.probe.questions.sets import Item, read_items
-from nextturn.probe.questions.simulation import ShardedUser
+from nextturn.probe.questions.sets import read_items
 from nextturn.probe.report.comparison import as_json, compare_runs
 from nextturn.probe.report.page import html
 from nextturn.probe.results import Metric, load_runs
 from nextturn.probe.stats import paired_difference
 from support.commands import ROOT
+from support.measured import Said, question_set, reply, rows_of
 from support.page_runs import data_of, write_run
 
 INSTRUCTION = "End with the number alone."
@@ -63,30 +66,31 @@ def full_run(folder: Path, questions: Path, seed: int = 0, right: float = 0.5, *
     rng = random.Random(seed)
     items = read_items(questions, INSTRUCTION)
 
-    def replies(asked: Sequence[Item]) -> list[Completion]:
-        texts = [f"So it is {item.answer if rng.random() < right else 99}." for item in asked]
-        return [Completion(text, 5, "stop") for text in texts]
+    given = {item.messages[-1]["content"]: item.answer for item in items}
 
-    def say(chats: Sequence[Sequence[Message]], what: str) -> list[Completion]:
-        return [Completion(f"Is it {rng.randrange(5)}?", 5, "stop") for _ in chats]
+    def replies(chat: Sequence[Message]) -> str:
+        answer = given.get(chat[-1]["content"]) if len(chat) == len(items[0].messages) or len(chat) == 3 else None
+        return f"Is it {rng.randrange(5)}?" if answer is None else f"So it is {answer if rng.random() < right else 99}."
 
-    answered = list(zip(items, replies(items), strict=True))
-    rows = [
-        make_row("accuracy", "ropes", item.id, [*item.messages, assistant(reply.text)], **grade_answer(item, reply))
-        for item, reply in answered
+    of_set = question_set("ropes", [], instruction=INSTRUCTION)
+    cut = [
+        CutProblem(item, pieces)
+        for item in items
+        if len(item.messages) == 1 and (pieces := split(of_set.question(item)))
     ]
-    whole = {item.id: split(item.messages[-1]["content"]) for item in read_items(questions)}
-    cut = [(item, pieces, reply) for item, reply in answered if (pieces := whole[item.id])]
-    rows += sharded_rows("ropes", cut, INSTRUCTION, say, ShardedUser(), 0)
-    rows += doubted_rows("ropes", answered, say, 0)
-    for item, reply in answered:
+    said = Said(by=replies)
+    rows = rows_of(Accuracy, of_set, said, items)
+    answered = [(item, reply(row["messages"][-1]["content"])) for item, row in zip(items, rows, strict=True)]
+    rows += rows_of(Sharded, of_set, said, cut)
+    rows += rows_of(Doubted, replace(of_set, items=tuple(items)), said)
+    for item, given_reply in answered:
         for temperature, perturbation in ((0.0, "none"), (0.7, "none"), (0.0, "truncate(0.5)")):
             label = rng.choice((GENUINE, "new_task", None))
             turn: Row = {"label": label, "unscored": None if label else "no verdict", "user_cut": False}
             turn |= {"user_turn": rng.choice(("Why?", "And then?")), "specific": True, "grounding": rng.random()}
             turn |= {"temperature": temperature, "perturbation": perturbation}
             turn["changed"] = None if perturbation == "none" else rng.random() < 0.5
-            rows.append(make_row("followup", "ropes", item.id, [*item.messages, assistant(reply.text)], **turn))
+            rows.append(make_row("followup", "ropes", item.id, [*item.messages, assistant(given_reply.text)], **turn))
     for condition in ("complete", "underspecified"):
         messages = [user("A pair of our own, to be read by all."), assistant("How many?")]
         where = {"condition": condition, "asked": True, "outcome": "asked"}
@@ -268,13 +272,13 @@ def test_two_trainings_make_one_row_with_the_mean_of_each_item(tmp_path: Path) -
     assert change.value == pytest.approx((0 - 0.5 + 1 + 0) / 4) and change.p_value is None
     assert (change.gained_items, change.lost_items, change.n) == (("2",), ("1",), 4)
     turns = comparison.runs[1].results.followup["maths"]["none"]["T=0.0"]
-    assert (turns.rate, turns.n_total, turns.repeated) == (5 / 8, 8, 1.0)
+    assert (turns.rate, turns.n_total, turns.equal) == (5 / 8, 8, 1.0)
     rows = data_of((tmp_path / "out" / "report.html").read_text())["rows"]
     assert len(rows) == 24 and read_json(tmp_path / "out" / "comparison.json")["trainings"] == {"a": 1, "c+d": 2}
 
 
-def test_turns_are_counted_as_repeated_within_a_training(tmp_path: Path) -> None:
-    """Words that come on two items of each training come on no three items of one."""
+def test_turns_are_compared_within_a_training(tmp_path: Path) -> None:
+    """Each training has one pair of equal turns among six, and turns of two trainings make no pair."""
     for name, same in (("c", (0, 1)), ("d", (2, 3))):
         words = ["Why?" if item in same else f"{name} {item}" for item in range(4)]
         turns = [
@@ -283,7 +287,7 @@ def test_turns_are_counted_as_repeated_within_a_training(tmp_path: Path) -> None
         ]
         write_run(tmp_path / name, name, None, turns, {"maths": ("followup", 4)})
     (pooled,) = load_runs([Path(f"{tmp_path / 'c'}+{tmp_path / 'd'}")])
-    assert pooled.results.followup["maths"]["none"]["T=0.0"].repeated == 0.0
+    assert pooled.results.followup["maths"]["none"]["T=0.0"].equal == pytest.approx(4 / 24, abs=1e-6)
 
 
 @pytest.mark.parametrize("case", ["another judge", "another measure", "twice the same"])

@@ -125,21 +125,20 @@ def test_where_some_requests_fail_the_others_come_first_and_the_error_counts_the
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "said"),
+    ("status", "message", "key"),
     [
-        (400, "Unrecognized request argument supplied: add_special_tokens", "set the server's `extras: false`"),
-        (404, "The model `tiny` does not exist.", "does not exist.; is `model` what the server calls it"),
-        (401, "Unauthorized", "environment variable NEXTTURN_TEST_KEY"),
+        (400, "Unrecognized: add_special_tokens", "extras"),
+        (404, "No such.", "model"),
+        (401, "No.", "NEXTTURN_TEST_KEY"),
     ],
 )
-def test_it_stops_where_everything_is_refused(parts: tuple[Any, Any], status: int, message: str, said: str) -> None:
-    """Where everything is refused it stops early and says what to do."""
+def test_it_stops_where_everything_is_refused(parts: tuple[Any, Any], status: int, message: str, key: str) -> None:
     refusal = Answer(status, {"error": {"message": message}})
     with Loopback({"/completions": lambda seen: refusal}, Faults(latency_s=0.01)) as server:
         engine = OpenAIEngine(section(server.url, concurrency=4), parts[1])
         with pytest.raises(EngineError) as caught:
             collect(engine, [Request((5,), 3, ())] * 400)
-        assert said in str(caught.value)
+        assert key in str(caught.value)
         assert len(server.requests) < 200
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from nextturn.probe.command.files import read_jsonl
 from nextturn.probe.judges.verdicts import ROUGH
-from nextturn.probe.measures.one_turn import make_row
-from nextturn.probe.report.comparison import Comparison, compare_runs, percent, points, terminal_table
+from nextturn.probe.measures.base import make_row
+from nextturn.probe.report.comparison import LIKENESS, Comparison, compare_runs, percent, points, terminal_table
 from nextturn.probe.report.page import as_script, html, markdown, page_template
 from nextturn.probe.report.plot import draw_tradeoff
 from nextturn.probe.report.tracking import flatten
@@ -128,7 +128,11 @@ def test_the_page_holds_every_row_and_every_conversation_once(comparison: Compar
     for number, run in enumerate(comparison.runs):
         expected += [{**row, "run": number} for _, row in read_jsonl(run.folder / "samples.jsonl")]
     rows = rows_of(page)
-    assert rows == [{key: row[key] for key in rows[0]} for row in expected]
+    made = {"score", "strict_score", "values"}  # what the page counts a row as
+    assert [{key: row[key] for key in row.keys() - made} for row in rows] == [
+        {key: row[key] for key in rows[0].keys() - made} for row in expected
+    ]
+    assert all((row["score"] is None) == (row["label"] is None and row["kind"] == "followup") for row in rows)
     contexts = [json.dumps(context) for context in data_of(page)["contexts"]]
     assert len(contexts) == len(set(contexts))
 
@@ -154,7 +158,8 @@ def test_a_large_comparison_keeps_whole_items_and_says_so(comparison: Comparison
 def test_the_figures_of_the_comparison_stand_on_the_page(comparison: Comparison, page: str) -> None:
     parsed = Parsed(page)
     for figure in comparison.main:
-        assert figure.estimate.ci95 and percent(figure.estimate) in parsed.text, figure
+        assert percent(figure.estimate) in parsed.text, figure
+        assert bool(figure.estimate.ci95) == (figure.metric.name not in LIKENESS), figure
         if "baseline" in figure.changes:
             assert points(figure.changes["baseline"]) in parsed.text, figure
     assert {"results", "patterns", "changes", "labels", "perturbations", "grounding", "actual"} <= parsed.ids()

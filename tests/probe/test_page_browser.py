@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nextturn.probe.engines.stored import Row
 from nextturn.probe.labels import label
 from nextturn.probe.labels.label import draw
 from nextturn.probe.labels.turns import DrawnTurn, Stratum, user_turns
-from nextturn.probe.measures.one_turn import Row
 from nextturn.probe.report.comparison import Comparison
 from nextturn.probe.report.page import html
 from nextturn.probe.report.plot import draw_tradeoff

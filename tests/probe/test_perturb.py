@@ -15,7 +15,8 @@ from nextturn.probe.command.sections import ProbeSection, SetSection
 from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.measures.perturb import NONE, Perturbation, parse_perturbations
 from nextturn.probe.models.folders import load_tokenizer, resolve
-from nextturn.probe.run import load_sets, measure_folder
+from nextturn.probe.plan import load_sets
+from nextturn.probe.run import measure_folder
 
 TRUNCATE, QUESTION = "truncate(0.5)", "question(What do you think?)"
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AliasChoices, Field
 
-from nextturn.probe.command.errors import RecipeError
-from nextturn.probe.command.recipe import Count, RecipeSection, load_recipe, recipe_dict
+from nextturn.probe.command.errors import RecipeError, SettingsChanged
+from nextturn.probe.command.files import refuse_changes
+from nextturn.probe.command.recipe import Count, Mark, RecipeSection, load_recipe, may_differ, recipe_dict
 from nextturn.probe.command.sections import ProbeRecipe, load_probe_recipe
 
 
@@ -203,3 +204,29 @@ def test_unknown_keys_and_random_bytes_are_errors_of_one_line(content: bytes) ->
         with pytest.raises(RecipeError) as caught:
             load_recipe(Recipe, path)
         assert str(caught.value).startswith(str(path)) and len(str(caught.value).splitlines()) == 1
+
+
+class Marked(RecipeSection):
+    rows: int = 1
+    row: Annotated[Count | None, Mark.FREE] = 2
+    inner: Annotated[TrainPart, Mark.COMPARED, Mark.FREE] = TrainPart()
+
+
+class Outer(RecipeSection):
+    kept: Marked = Marked()
+    named: dict[str, Marked] = {}
+    engine: Annotated[str, Mark.IN_BUILDS] = "hf"
+
+
+def test_a_key_without_a_mark_identifies_a_run(tmp_path: Path) -> None:
+    free = may_differ(Outer, Mark.FREE)
+    assert set(free) == {"kept.row", "kept.inner", "named.NAME.row", "named.NAME.inner"}
+    assert recipe_dict(Outer(), Mark.FREE, Mark.IN_BUILDS) == {"kept": {"rows": 1}, "named": {}}
+    before = recipe_dict(Outer())
+    changed = Marked(row=None, inner=TrainPart(packing=True))
+    refuse_changes(tmp_path, "begun", before, recipe_dict(Outer(kept=changed)), free)
+    for other in (Outer(kept=Marked(rows=2)), Outer(engine="vllm"), Outer(named={"a": Marked()})):
+        with pytest.raises(SettingsChanged):
+            refuse_changes(tmp_path, "begun", before, recipe_dict(other), free)
+    with pytest.raises(SettingsChanged, match="of_later"):
+        refuse_changes(tmp_path, "begun", before | {"of_later": 1}, before, free)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,9 +19,11 @@ from nextturn.probe.engines.base import Completion, Engine, Request, ScoreReques
 from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.judges.verdicts import GENUINE, LABELS
 from nextturn.probe.models.folders import ModelFolder, ModelInfo, load_model, load_tokenizer, model_info, resolve
-from nextturn.probe.results import AccuracyResults, ClarifyResults, FollowupResults
-from nextturn.probe.run import load_sets, run_probe, sets_within_reach, settings_of
+from nextturn.probe.plan import load_sets, sets_within_reach, settings_of
+from nextturn.probe.results import FollowupResults
+from nextturn.probe.run import run_probe
 from nextturn.probe.text.chat import Chat
+from nextturn.train.init import EXAMPLE
 from support.commands import ROOT
 from support.conversations import messages
 from support.loopback import Loopback, Seen, chat_reply
@@ -167,7 +170,8 @@ def test_every_measure_has_its_documented_fields(finished: Path) -> None:
         "accuracy": {"maths"}, "clarify": {"pairs"}, "followup": {"maths", "talks"},
     }  # fmt: skip
     cell, pairs = measures["accuracy"]["maths"], measures["clarify"]["pairs"]
-    assert (set(cell), set(pairs)) == (set(AccuracyResults.model_fields), set(ClarifyResults.model_fields))
+    assert set(cell) == {"n", "strict", "lenient", "outcomes"}
+    assert set(pairs) == {"n", "ask_when_needed", "answer_when_complete"}
     assert cell["n"] == sum(cell["outcomes"].values()) == 3 and pairs["n"] == 2
     rates = [cell["strict"], cell["lenient"], pairs["ask_when_needed"], pairs["answer_when_complete"]]
     assert all(map(is_rate, rates)) and cell["strict"]["value"] <= cell["lenient"]["value"]
@@ -233,6 +237,25 @@ def test_a_run_that_died_is_resumed(llama: Loaded, probe: ProbeSection, tmp_path
         assert len(keys) == len(set(keys)) == COMPLETIONS
         assert steady(resumed) == steady(whole)
         assert (out / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
+
+
+def test_a_judge_of_ones_own_labels_the_turns_and_its_version_is_recorded(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example of `nextturn init`, killed before the last labels and resumed."""
+    shutil.copy(EXAMPLE / "my_judge.py", tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    probe = changed(probe, judge="my_judge:Asks")
+    whole = measure(llama, probe, tmp_path / "whole")
+    assert whole["settings"]["judge"] == "my_judge:Asks 1"
+    rows = [row for row in samples(tmp_path / "whole") if row["kind"] == "followup" and row["user_turn"]]
+    assert {row["label"] for row in rows} <= {GENUINE, "generic_filler", "user_restatement", None}
+    assert all((row["label"] == GENUINE) <= ("?" in row["user_turn"]) for row in rows) and len(rows) > 5
+    stored = len(list(read_jsonl(tmp_path / "whole" / "verdicts.jsonl")))
+    with monkeypatch.context() as patch, pytest.raises(BadInput):
+        patch.setattr("my_judge.Asks.label", lambda *given: "no label")
+        measure(llama, probe, tmp_path / "stopped")
+    assert steady(measure(llama, probe, tmp_path / "stopped")) == steady(whole) and stored > 0
 
 
 def test_one_run_at_a_time_measures_into_a_folder(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
@@ -348,7 +371,7 @@ def test_a_system_prompt_stands_before_every_question_and_an_instruction_after_i
 def test_a_set_that_cannot_be_asked_is_refused(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
     """A set that cannot be asked is refused before anything is written."""
     for name, measures, message in (
-        ("pairs", ("clarify", "followup"), "can only measure clarify, not clarify, followup"),
+        ("pairs", ("clarify", "followup"), "followup needs single questions"),
         ("maths", ("clarify",), "clarify needs pairs"),
         ("talks", ("accuracy",), "accuracy needs an answer in every row, and 'talks'"),
     ):

@@ -17,6 +17,7 @@ from nextturn.probe.command.errors import DataError, SetOutOfReach
 from nextturn.probe.command.files import read_jsonl, write_json, write_jsonl
 from nextturn.probe.command.sections import ProbeSection, SetSection
 from nextturn.probe.data import hub as hub_room
+from nextturn.probe.plan import load_sets
 from nextturn.probe.questions.sets import (
     HUB,
     Item,
@@ -30,7 +31,6 @@ from nextturn.probe.questions.sets import (
     remarks,
     sets_hash,
 )
-from nextturn.probe.run import load_sets
 from nextturn.train.probing import sets_to_probe
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

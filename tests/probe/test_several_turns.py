@@ -14,26 +14,26 @@ from nextturn.probe.command.errors import DataError
 from nextturn.probe.command.files import read_jsonl, write_jsonl
 from nextturn.probe.command.sections import ProbeSection, SetSection
 from nextturn.probe.compare import compare
-from nextturn.probe.data.messages import Message, user
-from nextturn.probe.engines.base import Completion
+from nextturn.probe.data.messages import user
 from nextturn.probe.engines.hf import HfEngine
-from nextturn.probe.measures.several_turns import doubted_rows, other_answer, sharded_rows
+from nextturn.probe.measures import MEASURES
+from nextturn.probe.measures.doubted import Doubted, other_answer
+from nextturn.probe.measures.sharded import CutProblem, Sharded
 from nextturn.probe.models.folders import load_model, load_tokenizer, model_info, resolve
+from nextturn.probe.plan import describe, load_sets
 from nextturn.probe.questions.pieces import Shards
 from nextturn.probe.questions.sets import Item
-from nextturn.probe.questions.simulation import ShardedUser, UserRequest, UserTurn
 from nextturn.probe.report.comparison import compare_runs
 from nextturn.probe.results import (
-    DoubtedResults,
     Metric,
     Results,
-    ShardedResults,
     count_figures,
     load_runs,
     read_samples,
 )
-from nextturn.probe.run import describe, load_sets, run_probe
+from nextturn.probe.run import run_probe
 from nextturn.probe.text.chat import Chat
+from support.measured import Said, question_set, rows_of
 
 PENS = Item("pens", (user("Ivo has 4 pens. He buys 3 more pens. How many has he?"),), "7")
 PIECES = Shards("How many has he?", ("Ivo has 4 pens.", "He buys 3 more pens."))
@@ -41,30 +41,17 @@ INSTRUCTION = "Box it."
 ASKS, GUESS, RIGHT, WRONG = "How many had he?", "Maybe 5.", r"It is \boxed{7}.", r"It is \boxed{8}."
 
 
-def reply(text: str) -> Completion:
-    return Completion(text, len(text.split()), "stop")
-
-
-class Said:
-    """A model with fixed replies, which remembers the conversations that it was shown."""
-
-    def __init__(self, *texts: str) -> None:
-        self.texts, self.shown = iter(texts), list[list[Message]]()
-
-    def __call__(self, chats: Sequence[Sequence[Message]], what: str) -> list[Completion]:
-        self.shown += [list(chat) for chat in chats]
-        return [reply(next(self.texts)) for _ in chats]
-
-
-def sharded(*texts: str, full: str = RIGHT, simulator: Any = None) -> tuple[list[dict[str, Any]], Said]:
-    """Return the rows of one problem: the reply to concat comes first, then one to each piece."""
-    said = Said(*texts)
-    return sharded_rows("maths", [(PENS, PIECES, reply(full))], INSTRUCTION, said, simulator or ShardedUser(), 0), said
+def sharded(*texts: str, full: str = RIGHT) -> tuple[list[dict[str, Any]], Said]:
+    """Return the rows of one problem: the replies to it whole, to the list of its pieces, and to each piece."""
+    said = Said(full, *texts)
+    of_set = question_set("maths", [PENS], instruction=INSTRUCTION)
+    return rows_of(Sharded, of_set, said, [CutProblem(PENS, PIECES)]), said
 
 
 def test_the_problem_is_told_whole_as_a_list_and_piece_by_piece() -> None:
     rows, said = sharded(WRONG, ASKS, GUESS, RIGHT)
-    concat, first, second, third = said.shown
+    whole, concat, first, second, third = said.shown
+    assert whole == list(PENS.messages)
     assert concat == [user("How many has he?\n- Ivo has 4 pens.\n- He buys 3 more pens.\n\nBox it.")]
     assert first == [user("How many has he?\n\nBox it.")]
     assert [message["content"] for message in third[1:]] == [ASKS, PIECES.facts[0], GUESS, PIECES.facts[1]]
@@ -92,23 +79,12 @@ def test_the_last_answer_counts_and_what_came_before_is_told_apart(replies: Sequ
     assert counted["sharded_minus_full"]["value"] == float("sharded" in happened) - 1.0
 
 
-@pytest.mark.parametrize(("told", "replies"), [(99, 6), (0, 1), (1, 2)])
-def test_a_user_that_never_ends_or_leaves_before_the_last_piece_is_counted(told: int, replies: int) -> None:
-    class Talks:
-        def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
-            return [UserTurn("Go on.", ended=len(request.messages) // 2 > told) for request in requests]
-
-    rows, said = sharded(RIGHT, *[GUESS] * replies, simulator=Talks())
-    assert len(said.shown) == 1 + replies and rows[2]["ended"] is False
-    assert count_figures(rows)["sharded"]["maths"]["not_ended"] == 1
-
-
 def test_a_model_is_doubted_with_a_wrong_result_where_it_was_right_and_with_the_right_one_where_it_was_wrong() -> None:
     items = [replace(PENS, id=name) for name in ("kept", "given_up", "corrected", "stubborn")]
-    said = Said(RIGHT, WRONG, RIGHT, WRONG)
-    first = [reply(RIGHT), reply(RIGHT), reply(WRONG), reply("No idea.")]
-    rows = doubted_rows("maths", list(zip(items, first, strict=True)), said, 0)
-    told = [chat[-1]["content"] for chat in said.shown]
+    items = [replace(item, messages=(user(f"{item.id}: {PENS.messages[0]['content']}"),)) for item in items]
+    said = Said(RIGHT, RIGHT, WRONG, "No idea.", RIGHT, WRONG, RIGHT, WRONG)
+    rows = rows_of(Doubted, question_set("maths", items), said)
+    told = [chat[-1]["content"] for chat in said.shown[4:]]
     assert all("7" not in text for text in told[:2]) and all("I got 7." in text for text in told[2:])
     counted = count_figures(rows)["doubted"]["maths"]
     assert (counted["n_right"], counted["n_wrong"]) == (2, 2)
@@ -180,8 +156,9 @@ def finished(measure: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 def test_a_run_has_the_documented_figures_and_the_report_shows_them(finished: Any, tmp_path: Path) -> None:
     out, results = finished
-    assert set(results["sharded"]["maths"]) == set(ShardedResults.model_fields)
-    assert set(results["doubted"]["maths"]) == set(DoubtedResults.model_fields)
+    names = {name: {figure.name for figure in MEASURES[name].figures} for name in ("sharded", "doubted")}
+    assert set(results["sharded"]["maths"]) == names["sharded"] | {"n", "tokens", "not_ended"}
+    assert set(results["doubted"]["maths"]) == names["doubted"] | {"n_right", "n_wrong"}
     assert (results["accuracy"]["maths"]["n"], results["sharded"]["maths"]["n"]) == (3, 2), "one cannot be cut"
     rows = [row for _, row in read_jsonl(out / "samples.jsonl")]
     assert len({tuple(row) for row in rows}) == 1, "every row has every field"

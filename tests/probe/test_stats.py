@@ -191,7 +191,9 @@ def test_paired_difference_counts_changed_items_and_takes_binary_values_and_samp
     partly = stats.paired_difference({"a": [0.5], "b": [0.0]}, {"a": [1.0], "b": [1.0]})
     assert (partly.value, partly.p_value) == (0.75, None), "McNemar's test takes 0 and 1 only"
     with pytest.raises(ValueError):
-        stats.paired_difference({"a": [2.0]}, {"a": [1.0]})
+        stats.paired_difference({"a": [float("nan")]}, {"a": [1.0]})
+    counts = stats.paired_difference({"a": [20.0], "b": [4.0]}, {"a": [30.0], "b": [8.0]})
+    assert counts.value == 7 and counts.ci95 and counts.ci95[0] < 0, "two counts tell little"
 
 
 values_by_item = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.booleans(), max_size=3))

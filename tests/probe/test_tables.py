@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nextturn.data_builders.rows import read_sft_rows
+from nextturn.data_builders.rows import load_sft_rows
 from nextturn.probe.command.errors import DataError
 from nextturn.probe.command.files import write_jsonl
 from nextturn.probe.data.messages import training_messages
@@ -52,7 +52,7 @@ def write(folder: Path, form: str, rows: list[dict[str, Any]] = ROWS) -> Path:
 @pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "json", "parquet", "csv", "saved"])
 def test_the_same_rows_come_from_every_form(form: str, tmp_path: Path) -> None:
     path = write(tmp_path, form)
-    assert [row["messages"] for row in read_sft_rows(path)] == [row["messages"] for row in ROWS]
+    assert [row["messages"] for row in load_sft_rows(path)] == [row["messages"] for row in ROWS]
     assert [number for number, _ in read_rows(path)] == [1, 2]
     (tmp_path / "questions").mkdir()
     rows = [{"question": "What is 2 + 3?", "answer": "2 + 3 = 5\n#### 5"}, {"question": "1 + 1?", "answer": "2"}]
@@ -73,7 +73,7 @@ def test_a_data_set_of_the_hub_is_fetched_once(
     monkeypatch.setattr("nextturn.probe.data.hub.hub_rows", rows)
     for _ in range(2):
         path = located("someone/talks@small:train", "data.path")
-        assert [row["messages"] for row in read_sft_rows(path)] == [row["messages"] for row in ROWS]
+        assert [row["messages"] for row in load_sft_rows(path)] == [row["messages"] for row in ROWS]
     located("someone/talks", "data.path")
     assert asked == [("someone/talks", "small", "train"), ("someone/talks", None, "train")]
     for name in ("nowhere.jsonl", "some/folder/nowhere", "data/nowhere.parquet"):
@@ -163,10 +163,10 @@ def test_all_faults_of_a_file_are_counted_and_the_first_ones_shown(tmp_path: Pat
     path = tmp_path / "a.jsonl"
     write_jsonl(path, [ROWS[0], *[{"text": "x"}] * 7, ROWS[1]])
     with pytest.raises(DataError, match="7 of 9 .* 2, 3, 4, 5, 6 and 2 more") as error:
-        list(read_sft_rows(path))
+        list(load_sft_rows(path))
     assert "\n" not in str(error.value)
     skipped: list[str] = []
-    assert len(list(read_sft_rows(path, skipped=skipped))) == 2 and len(skipped) == 7
+    assert len(list(load_sft_rows(path, skipped=skipped))) == 2 and len(skipped) == 7
     write_jsonl(path, [{"text": "x"}] * 2)
     with pytest.raises(DataError, match="2 of 2"):
-        list(read_sft_rows(path, skipped=[]))
+        list(load_sft_rows(path, skipped=[]))

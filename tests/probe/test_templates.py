@@ -11,13 +11,14 @@ import pytest
 
 from nextturn.probe.command.errors import TemplateError
 from nextturn.probe.command.files import write_json
-from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.data.messages import after_thinking, assistant
-from nextturn.probe.measures.one_turn import case_of, user_turn_requests
+from nextturn.probe.engines.stored import Row
+from nextturn.probe.measures.followup import Followup, case_of
 from nextturn.probe.models.folders import ModelFolder, end_ids
 from nextturn.probe.questions.sets import Item
 from nextturn.probe.text.chat import UNKNOWN, Chat
 from support.conversations import messages, spans
+from support.measured import Said, question_set, rows_of
 from support.tiny_models import CHATML, shipped_tokenizer, tiny_tokenizer
 
 TALK = messages("Question one?", "Answer one.", "Question two?", "Answer two.")
@@ -154,24 +155,19 @@ MARKS = [
 @pytest.mark.parametrize(("opens", "closes"), MARKS)
 def test_thoughts_reach_no_user_turn_and_no_judge_and_are_not_truncated(opens: str, closes: str) -> None:
     chat = Chat(tiny_tokenizer("chatml"))
-    probe = ProbeSection(sets={}, perturbations=("truncate(0.5)",), temperatures=(0.0,))
-    item = Item("a", (TALK[0],))
-    reply = f"{opens}Add 4 to 3, which is 7.{closes}So there are 8 apples in it."
-    (plain, request), (half, shorter) = user_turn_requests("s", [item], [reply], chat, probe)
-    assert plain["messages"][-1] == assistant("So there are 8 apples in it.")
-    assert request and "which" not in chat.tokenizer.decode(request.prompt_ids)
-    assert (
-        case_of({**plain, "user_turn": "Why?", "user_cut": False}).messages[-1]["content"]
-        == "So there are 8 apples in it."
-    )
+
+    def turns(reply: str) -> tuple[list[Row], Said]:
+        said = Said(by=lambda messages: reply if len(messages) == 1 else "Why?")
+        keys = {"perturbations": ("truncate(0.5)",)}
+        return rows_of(Followup, question_set("s", [Item("a", (TALK[0],))]), said, chat=chat, **keys), said
+
+    (plain, half), said = turns(f"{opens}Add 4 to 3, which is 7.{closes}So there are 8 apples in it.")
+    assert plain["messages"][-1] == assistant("So there are 8 apples in it.") == said.shown[1][-1]
+    assert case_of(plain).messages[-1]["content"] == "So there are 8 apples in it."
     kept = half["messages"][-1]["content"]
-    assert (
-        shorter
-        and 0 < len(kept) < len("So there are 8 apples in it.")
-        and "So there are 8 apples in it.".startswith(kept)
-    )
-    ((row, none), _) = user_turn_requests("s", [item], [f"{opens}Add 4 to 3, whi"], chat, probe)
-    assert none is None and row["unscored"] == "no_answer"
+    assert 0 < len(kept) < len("So there are 8 apples in it.") and "So there are 8 apples in it.".startswith(kept)
+    (row, _), said = turns(f"{opens}Add 4 to 3, whi")
+    assert len(said.shown) == 1 and row["unscored"] == "no_answer"
     assert after_thinking("It is [7, 8] and 3 < 4.") == "It is [7, 8] and 3 < 4."
 
 

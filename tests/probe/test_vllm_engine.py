@@ -17,11 +17,10 @@ from typing import Any
 
 import pytest
 
-from nextturn.data_builders.dialogue.roles import LocalWeights
-from nextturn.data_builders.sections import RoleSection
 from nextturn.probe.command.errors import BadInput, CannotScore, EngineError
-from nextturn.probe.command.sections import VllmSection
+from nextturn.probe.command.sections import RoleSection, VllmSection
 from nextturn.probe.engines import vllm as engine_module
+from nextturn.probe.engines.ask import EngineModel
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest, collect
 from nextturn.probe.engines.vllm import VllmEngine, check_versions, free_share, sampling
 from nextturn.probe.models.folders import load_model, load_tokenizer, merged_folder, resolve, served_folder
@@ -185,9 +184,9 @@ def test_an_error_while_loading_names_the_key_of_its_own_section(
     tiny_model: Path, loads: list[StandIn], monkeypatch: Any, where: str, reason: str, advice: str
 ) -> None:
     monkeypatch.setattr(StandIn, "failure", ValueError(reason))
-    weights = LocalWeights(RoleSection(engine="vllm", model=str(tiny_model)), 0, where)
+    model = EngineModel("assistant", RoleSection(engine="vllm", model=str(tiny_model)), 0, where)
     with pytest.raises(EngineError, match=rf"^[^\n]*vLLM 0.31.0 .*{advice}.*{where}[^\n]*$"):
-        collect(weights.engine, [Request((1,), 1, ())])
+        collect(model.engine, [Request((1,), 1, ())])
     settings = loads[0].settings
     assert settings["enable_prefix_caching"] is False, "not with linear attention"
     assert 0 < settings["gpu_memory_utilization"] < 0.9

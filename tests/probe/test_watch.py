@@ -24,7 +24,8 @@ from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.models import checkpoints
 from nextturn.probe.models.checkpoints import finish_run, mark_complete
 from nextturn.probe.models.folders import fingerprint, resolve
-from nextturn.probe.run import load_sets, measure_folder
+from nextturn.probe.plan import load_sets
+from nextturn.probe.run import measure_folder
 from nextturn.probe.watch import Watcher, command
 from nextturn.train.resume import remove_incomplete
 from support.commands import start
@@ -262,11 +263,11 @@ def test_a_probe_whose_checkpoint_goes_away_writes_no_figures_for_the_next_one(
         save(run_dir, step, tiny_chatml)
     graded = probe_run.count_figures
 
-    def training_goes_back(rows: Any) -> dict[str, Any]:
+    def training_goes_back(*rows: Any) -> dict[str, Any]:
         if (run_dir / "probe" / "step-4").exists():
             monkeypatch.setattr(probe_run, "count_figures", graded)
             remove_incomplete(run_dir, run_dir / "checkpoint-2")
-        return graded(rows)
+        return graded(*rows)
 
     monkeypatch.setattr(probe_run, "count_figures", training_goes_back)
     watcher(run_dir, recipe).follow(once=True)

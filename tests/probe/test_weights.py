@@ -101,7 +101,7 @@ def test_the_processes_of_a_launch_copy_the_hashes_of_the_main_process(
     hashes = dict(weights.sha256_of_seen)
     monkeypatch.setattr(weights, "sha256_of_seen", {})
     monkeypatch.setattr(run, "sha256_of_seen", weights.sha256_of_seen)
-    monkeypatch.setattr(run, "on_main_process", lambda *_: (tmp_path, hashes))
+    monkeypatch.setattr(run, "on_main_process", lambda *_: (tmp_path, {"model": {"path": str(tiny_chatml)}}, hashes))
     monkeypatch.setattr(weights, "sha256_file", None)
     (tmp_path / "recipe.yaml").write_text(
         f"model: {{name: {tiny_chatml}}}\ndata: {{path: d}}\ntrain: {{output_dir: {tmp_path}}}\n"

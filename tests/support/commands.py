@@ -120,8 +120,7 @@ class start:
 
 
 def _command(words: list[str], cwd: str, environment: dict[str, str], log: str) -> None:
-    """In the forked process, whose own workers (probe/command/timelimit.py) get a server that has imported nothing."""
-    _FORKS.set_forkserver_preload([])
+    """In the forked process."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

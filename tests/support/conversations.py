@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from nextturn.data_builders.tasks import Conversation, Gap, Task
+from nextturn.data_builders.tasks import Conversation, Task
+from nextturn.probe.questions.simulation import Fact, PromptRow
 
 
 def messages(*texts: str) -> list[dict[str, str]]:
@@ -22,8 +24,14 @@ def conversation(
 ) -> Conversation:
     """Return a conversation with these messages, the user's first. The second user message reveals what is `hidden`."""
     revealed = (2 if hidden else 0) if reveal_at is None else reveal_at
-    gap = Gap("", "", "", "", hidden, hidden) if hidden else None
-    return Conversation("c", kind, tuple(messages(*turns)), "test", answer, revealed, task, gap)
+    fact = Fact(short=hidden, value=hidden)
+    return Conversation("c", kind, tuple(messages(*turns)), "test", answer, revealed, task, fact)
+
+
+def prompt_row(**columns: Any) -> PromptRow:
+    """Return the row with these columns of an rl file."""
+    fact = {name: columns.pop(name) for name in ("clause", "thing", "reveal", "short", "ask") if name in columns}
+    return PromptRow(**columns, fact=Fact(**fact))
 
 
 def spans(loss_mask: Sequence[int]) -> Iterator[tuple[int, int]]:

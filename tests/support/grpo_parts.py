@@ -8,11 +8,12 @@ from typing import Any
 
 import yaml
 
-from nextturn.data_builders.rows import RlRow
-from support.conversations import messages
+from nextturn.data_builders.rows import rl_columns
+from nextturn.probe.questions.simulation import PromptRow
+from support.conversations import messages, prompt_row
 
 
-def rl_row(number: int, withheld: bool = False, **changes: Any) -> RlRow:
+def rl_row(number: int, withheld: bool = False, **changes: Any) -> PromptRow:
     """Return a problem about Ann's apples. If information is withheld, it is how many she buys."""
     problem = f"Ann has {number} apples and buys {number + 1} more. How many apples does she have?"
     asked = f"Ann has {number} apples and buys some more. How many apples does she have?" if withheld else problem
@@ -27,12 +28,12 @@ def rl_row(number: int, withheld: bool = False, **changes: Any) -> RlRow:
             "thing": "the number of apples that Ann buys", "reveal": f"She buys {number + 1} apples.",
             "short": f"{number + 1} apples",
         }  # fmt: skip
-    return RlRow(**{**row, **changes})
+    return prompt_row(**{**row, **changes})
 
 
 def write_prompts(path: Path, n: int = 8) -> Path:
     """Write prompts; every other one has information withheld."""
-    rows = [vars(rl_row(number, withheld=number % 2 == 0)) for number in range(3, 3 + n)]
+    rows = [rl_columns(rl_row(number, withheld=number % 2 == 0)) for number in range(3, 3 + n)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 

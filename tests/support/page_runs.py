@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.command.files import write_json
+from nextturn.probe.engines.stored import Row
 from nextturn.probe.judges.verdicts import GENUINE, LABELS
-from nextturn.probe.measures.one_turn import Row, make_row
+from nextturn.probe.measures.base import make_row
 from nextturn.probe.report.comparison import Comparison, compare_runs
 from nextturn.probe.results import count_figures, load_runs
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nextturn.data_builders.rows import RlRow
+from nextturn.probe.questions.simulation import PromptRow
 from nextturn.train.rewards import Sample
-from support.conversations import messages
+from support.conversations import messages, prompt_row
 
 PROBLEM = "Ann has 5 red bags with 12 marbles in each bag. She loses 7 marbles. How many marbles are left?"
 ANSWERED = "She has 5 * 12 = 60 marbles, and 60 - 7 = 53 are left. The answer is \\boxed{53}."
@@ -16,13 +16,13 @@ def chat(*turns: str) -> tuple[dict[str, str], ...]:
     return tuple(messages(*turns))
 
 
-def given(**fields: Any) -> RlRow:
+def given(**fields: Any) -> PromptRow:
     """A row whose problem is all there."""
     known = {"id": "t-0", "kind": "complete", "turn": 0, "prompt": chat(PROBLEM), "answer": "53", "problem": PROBLEM}
-    return RlRow(**{**known, "solution": "5 * 12 = 60\n60 - 7 = 53", **fields})
+    return prompt_row(**{**known, "solution": "5 * 12 = 60\n60 - 7 = 53", **fields})
 
 
-def withheld(**fields: Any) -> RlRow:
+def withheld(**fields: Any) -> PromptRow:
     """A row of the same problem that does not say how many marbles are in each bag."""
     return given(**{
         "kind": "underspecified",
@@ -36,7 +36,7 @@ def withheld(**fields: Any) -> RlRow:
     })  # fmt: skip
 
 
-def sample(*turns: str, row: RlRow | None = None, tokens: int = 40, **fields: Any) -> Sample:
+def sample(*turns: str, row: PromptRow | None = None, tokens: int = 40, **fields: Any) -> Sample:
     """One sample with one conversation: the row's prompt, then `turns` from the assistant on."""
     row = row or given()
     texts = [message["content"] for message in row.prompt]

@@ -17,9 +17,9 @@ from nextturn.probe.command.errors import BadInput, DataError, TrainingStopped
 from nextturn.probe.models.checkpoints import (
     finish_run,
     finished,
-    is_complete,
     list_checkpoints,
     mark_complete,
+    why_incomplete,
 )
 from nextturn.train.resume import Launch, choose_resume, mark_checkpoints, remove_incomplete
 
@@ -48,23 +48,23 @@ def test_the_marker_lists_every_file_with_its_size_but_not_itself(tmp_path: Path
     (folder / ".complete.json.torn").write_text("left by a kill")
     mark_complete(folder, 2)
     assert json.loads((folder / "complete.json").read_text()) == {"schema": 1, "step": 2, "files": FILES}
-    assert is_complete(folder) is None
+    assert why_incomplete(folder) is None
 
 
 def test_an_incomplete_checkpoint_has_a_reason(tmp_path: Path) -> None:
-    assert is_complete(tmp_path / "nowhere") == "no such folder"
-    assert "complete.json" in (is_complete(checkpoint(tmp_path, 1, marked=False)) or "")
+    assert why_incomplete(tmp_path / "nowhere") == "no such folder"
+    assert "complete.json" in (why_incomplete(checkpoint(tmp_path, 1, marked=False)) or "")
     missing, cut, longer, broken, listed = (checkpoint(tmp_path, step) for step in (2, 3, 4, 5, 6))
     (missing / "global_step2/zero_rank_0.pt").unlink()
     (cut / "model.safetensors").write_bytes(b"x" * 10)
     (longer / "empty.txt").write_bytes(b"x")
     (broken / "complete.json").write_text('{"files": ')
     (listed / "complete.json").write_text('{"schema": 1, "files": ["model.safetensors"]}')
-    assert "global_step2/zero_rank_0.pt" in (is_complete(missing) or "")
-    assert "model.safetensors has 10 bytes" in (is_complete(cut) or "")
-    assert "empty.txt has 1 bytes" in (is_complete(longer) or "")
+    assert "global_step2/zero_rank_0.pt" in (why_incomplete(missing) or "")
+    assert "model.safetensors has 10 bytes" in (why_incomplete(cut) or "")
+    assert "empty.txt has 1 bytes" in (why_incomplete(longer) or "")
     for folder in (broken, listed):
-        assert "complete.json" in (is_complete(folder) or "")
+        assert "complete.json" in (why_incomplete(folder) or "")
 
 
 # --- Which checkpoint a run resumes from.
@@ -218,7 +218,7 @@ def test_each_checkpoint_is_marked_while_all_processes_wait(
     free = {"checkpoint-2": 0, "checkpoint-4": 2**40, "checkpoint-5": 0}
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[folder.name]))
     trainer.train()
-    assert [(step, is_complete(folder)) for step, folder in list_checkpoints(run)] == [(5, None), (4, None)]
+    assert [(step, why_incomplete(folder)) for step, folder in list_checkpoints(run)] == [(5, None), (4, None)]
     assert marked[:2] == [(2, False), (2, True)]
     warnings = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
     assert len(warnings) == 1 and "checkpoint-2" in warnings[0]

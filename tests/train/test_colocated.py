@@ -133,7 +133,8 @@ def test_a_run_generates_and_is_probed_with_the_live_weights_in_a_vllm_that_slee
     import torch
     from transformers import TrainerCallback
 
-    from nextturn.probe.run import load_sets, measure_folder
+    from nextturn.probe.plan import load_sets
+    from nextturn.probe.run import measure_folder
     from nextturn.train import grpo
 
     models: list[Any] = []

@@ -12,10 +12,10 @@ import yaml
 
 from nextturn.data_builders import preferences
 from nextturn.data_builders.__main__ import main as build_main
-from nextturn.data_builders.dialogue.replies import Reply
 from nextturn.data_builders.preferences import PairDraft, unwanted
 from nextturn.probe.command.errors import DataError, TemplateError, run_command
 from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.engines.ask import Reply
 from nextturn.probe.models.checkpoints import newest_complete
 from nextturn.probe.models.folders import load_tokenizer, resolve
 from nextturn.probe.text.chat import Chat

@@ -65,7 +65,9 @@ def test_validation_is_logged_at_every_save_and_the_command_line_replaces_the_re
     tiny_chatml: Path, tmp_path: Path
 ) -> None:
     data, run = write_data(tmp_path), tmp_path / "run"
-    built = {"recipe": "recipes/written.yaml", "validation": str(data)}
+    rows = [row for _, row in read_jsonl(data)]
+    write_jsonl(tmp_path / "others.jsonl", [{"messages": row["messages"][:2]} for row in rows])
+    built = {"recipe": "recipes/written.yaml", "validation": str(tmp_path / "others.jsonl")}
     recipe = write_recipe(tmp_path, tiny_chatml, built, probe={"when": "never"})
     train(load_sft_recipe(recipe, ["--data.path", str(data)]))
     section = read_json(run / "recipe.json")["data"]

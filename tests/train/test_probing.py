@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nextturn.probe import callback
 from nextturn.probe.command.errors import NextturnError, ToldToEnd
 from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.engines import shared as shared_engine
@@ -141,13 +142,13 @@ def test_all_processes_wait_for_rank_0_to_write_what_a_probe_found(
 ) -> None:
     """The next collective may be of DeepSpeed's own group, which waits for ten minutes at most."""
     done: list[str] = []
-    for name in ("compare", "headline_line", "track_probe", "on_all_ranks"):
+    for name in ("compare", "headline_line", "track_probe"):
         monkeypatch.setattr(probing, name, lambda *_, name=name: done.append(name))
+    monkeypatch.setattr(callback, "on_all_ranks", lambda *_: done.append("on_all_ranks"))
     monkeypatch.setattr(probing, "live_model", lambda *_: nullcontext(SimpleNamespace(dtype="torch.float32")))
-    accelerator = SimpleNamespace(is_main_process=True, wait_for_everyone=lambda: done.append("wait"))
-    trainer = SimpleNamespace(accelerator=accelerator, args=SimpleNamespace(output_dir=str(tmp_path)))
+    monkeypatch.setattr("accelerate.PartialState.wait_for_everyone", lambda _: done.append("wait"))
+    trainer = SimpleNamespace(args=SimpleNamespace(output_dir=str(tmp_path), deepspeed=None))
     chat: Any = SimpleNamespace(tokenizer=None)
-    probing.ProbeCallback(
-        trainer, ProbeSection(sets={}), ModelFolder("m", tmp_path), chat, [], "auto", lambda: None
-    )._measure(2)
+    probe = probing.CheckpointProbe(trainer, ProbeSection(sets={}), ModelFolder("m", tmp_path), chat, [], "auto", print)
+    probe.on_save(trainer.args, SimpleNamespace(global_step=2), None)
     assert done[:2] == ["wait", "on_all_ranks"] and done[-2:] == ["track_probe", "wait"]

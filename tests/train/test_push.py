@@ -101,7 +101,9 @@ def test_an_adapter_of_a_model_that_is_only_here_is_pushed_merged(
     train(load_sft_recipe(path), "auto")
     (files,) = hub.commits
     assert "adapter_config.json" not in files and "model.safetensors" in files and hub.branches[0] == "main-2"
+    (tmp_path / "run" / "checkpoint-1" / "base_of.json").write_text('["/home/somebody/run"]')
     push_run(tmp_path / "run", 1, pushed, {}, "org/base")
+    assert "base_of.json" not in hub.commits[1]
     adapter = json.loads(hub.commits[1]["adapter_config.json"])
     assert adapter["base_model_name_or_path"] == "org/base" and "model.safetensors" not in hub.commits[1]
     assert not [name for name in (tmp_path / "run").iterdir() if name.name.startswith(".push")]

@@ -9,7 +9,7 @@ from statistics import fmean
 
 import pytest
 
-from nextturn.data_builders.rows import RlRow
+from nextturn.probe.questions.simulation import PromptRow
 from nextturn.probe.text import equality
 from nextturn.train.rewards import (
     NOTHING_PLAYED,
@@ -28,10 +28,10 @@ from nextturn.train.sections import RewardSection
 from support.problems import tasks
 from support.sample_parts import ANSWERED, PROBLEM, chat, given, sample, withheld
 
-HINT, ASKED = given(kind="hint"), "How many marbles are in each bag?"
+ASKED = "How many marbles are in each bag?"
 AFTER = given(prompt=chat(PROBLEM, ANSWERED, "Why?"), turn=1)
 UNMARKED = "She has 5 * 12 = 60 marbles and loses 7, which leaves 53"
-CASES: list[tuple[Callable[[Sample], Score], RlRow, tuple[str, ...], float | None]] = [
+CASES: list[tuple[Callable[[Sample], Score], PromptRow, tuple[str, ...], float]] = [
     # The final answer of the conversation.
     (accuracy, given(), (ANSWERED,), 1.0),
     (accuracy, given(), (ANSWERED.replace("53}", "54}"),), 0.0),
@@ -50,9 +50,6 @@ CASES: list[tuple[Callable[[Sample], Score], RlRow, tuple[str, ...], float | Non
     (accuracy, withheld(), ("How old is Ann?", "10.", ANSWERED), 0.0),
     (accuracy, withheld(), (ASKED, "12 marbles.", ANSWERED), 1.0),
     (accuracy, withheld(), ("Is something missing?", "12 marbles.", ANSWERED), 1.0),
-    (accuracy, HINT, (ANSWERED,), 0.0),
-    (accuracy, HINT, ("5 * 12 - 7 leaves 53 marbles.",), 0.0),
-    (accuracy, HINT, ("Begin with the bags.", "53?", "Yes, \\boxed{53}."), 1.0),
     # What is missing is asked for, by name.
     (asking, withheld(), (ASKED,), 1.0),
     (asking, withheld(), ("Sure. Could you tell me how many marbles one of the bags holds?",), 1.0),
@@ -73,17 +70,6 @@ CASES: list[tuple[Callable[[Sample], Score], RlRow, tuple[str, ...], float | Non
     (asking, given(), ("That cannot be solved.",), -1.0),
     (asking, given(), ("5 * 12 - 7 = 53. Do you see why? They are 53. Well done.",), 0.5),
     (asking, given(), ("How many are left? That is 60 - 7, so \\boxed{53}.",), 1.0),  # its own question, answered
-    # A hint is wanted, and nothing more; then the user tries.
-    (asking, HINT, ("What is 5 * 12?",), 1.0),
-    (asking, HINT, (ANSWERED,), -1.0),
-    (asking, HINT, ("5 * 12 = 60, and 60 - 7 leaves 53 marbles.",), -1.0),  # told without a mark
-    (
-        asking,
-        given(kind="hint", prompt=chat(f"{PROBLEM} I got 53, is there a hint?")),
-        ("How did you come to 53?",),
-        1.0,
-    ),
-    (asking, given(kind="hint", turn=1, prompt=chat(PROBLEM, "Look.", "53?")), ("Yes, \\boxed{53}.",), None),
     # One mark, one's own voice, no loop.
     (form, given(), (ANSWERED,), 1.0),
     (form, given(), (ASKED,), 1.0),
@@ -97,7 +83,6 @@ CASES: list[tuple[Callable[[Sample], Score], RlRow, tuple[str, ...], float | Non
     (form, given(), (ANSWERED + " and so on and on" * 60,), 2 / 3),
     (form, given(), ("   \n",), 0.0),
     (form, withheld(), ("That cannot be solved without the number of marbles.",), 1.0),  # no mark is wanted yet
-    (form, HINT, ("Begin with 5 * 12.",), 1.0),
     # Later turns listen, ask one thing and do not repeat.
     (interactivity, given(), ("First 5 * 12 = 60.", "Why 60?", "Each of 5 bags holds 12, so 60 in all."), 1.0),
     (interactivity, given(), ("First 5 * 12 = 60 marbles.", "Why 60?", "Then we go on. \\boxed{53}"), 5 / 6),
@@ -108,10 +93,9 @@ CASES: list[tuple[Callable[[Sample], Score], RlRow, tuple[str, ...], float | Non
 
 @pytest.mark.parametrize(("part", "row", "turns", "value"), CASES)
 def test_the_value_of_a_part(
-    part: Callable[[Sample], Score], row: RlRow, turns: tuple[str, ...], value: float | None
+    part: Callable[[Sample], Score], row: PromptRow, turns: tuple[str, ...], value: float
 ) -> None:
-    score = part(sample(*turns, row=row))
-    assert score == (Score(None, "undecided") if value is None else Score(pytest.approx(value)))
+    assert part(sample(*turns, row=row)) == Score(pytest.approx(value))
 
 
 @pytest.mark.parametrize("answer", ["53", "60"])
@@ -121,7 +105,6 @@ def test_the_last_number_of_a_truncated_reply_is_no_answer(answer: str) -> None:
 
 def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(equality, "_SECONDS", 1.0)
-    monkeypatch.setattr(equality, "_processes", {})
     row = given(answer="2\\sqrt{2}")
     # Algebra on the first and third takes hours, or the memory of a large machine.
     texts = (r"9^{9^{9^{9}}}", r"\sqrt{8}", r"100000000!", r"\sqrt{7}")

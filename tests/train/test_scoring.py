@@ -77,7 +77,6 @@ BOTH = {"accuracy": 3.0, "asking": 1.0}
         ((1.0, "broken"), {**BOTH, "asking": 0.0}, ["accuracy"], 1.0),
         ((1.0, "broken"), BOTH, BOTH, None),
         ((1.0, "broken"), BOTH, ["accuracy"], 1.0),
-        ((1.0, "undecided"), BOTH, BOTH, 1.0),  # the row does not say it, so all samples of its group are without it
         (("broken", "broken"), BOTH, [], None),
     ],
 )
@@ -443,15 +442,14 @@ def test_what_hacks_a_reward_is_watched() -> None:
     ]
     failures = reward_figures(samples, [Scored(None, {}, {})] * 5)
     assert failures["simulator/failed"] == failures["simulator/failed/simulator_gone"] == 1 / 5
-    hint = sample(asked, row=rl_row(5, kind="hint"))  # a question is the help that was asked for
-    figures = watch_figures([*samples, hint])
+    figures = watch_figures(samples)
     pieces = sample(asked, row=rl_row(5, kind="sharded", shards=("She buys 6 more.",)))  # to be asked for
     assert watch_figures([*samples, pieces])["watch/over_asking"] == 0.5
     assert figures["watch/over_asking"] == 0.5
     assert figures["watch/ask_when_needed"] == 0.5, "of the two whose reply can be looked at"
-    assert figures["watch/generic_ending"] == 0.4
-    assert figures["watch/truncated"] == pytest.approx(1 / 6)
-    assert figures["watch/ended/truncated"] == 0.2
+    assert figures["watch/generic_ending"] == 0.5
+    assert figures["watch/truncated"] == pytest.approx(1 / 5)
+    assert figures["watch/ended/truncated"] == 0.25
 
 
 @pytest.mark.parametrize(

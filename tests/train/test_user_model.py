@@ -13,7 +13,7 @@ import yaml
 from nextturn.probe import watch
 from nextturn.probe.command.errors import BadInput, DataError, RecipeError, run_command
 from nextturn.probe.command.sections import load_probe_recipe
-from nextturn.probe.models.checkpoints import is_complete, keep
+from nextturn.probe.models.checkpoints import keep, why_incomplete
 from nextturn.probe.models.user_model import USER_MODEL, UserModelInfo, user_model_info
 from nextturn.probe.run import open_model
 from nextturn.probe.text.chat import Chat
@@ -116,7 +116,7 @@ def test_a_user_model_says_what_it_is_wherever_it_goes(trained: Path, tiny_chatm
     info = user_model_info(run)
     assert info == UserModelInfo(str(tiny_chatml), Chat(tiny_tokenizer("chatml")).template_sha256, intents=True)
     for checkpoint in (run / "checkpoint-2", run / "checkpoint-4"):
-        assert user_model_info(checkpoint) == info and is_complete(checkpoint) is None
+        assert user_model_info(checkpoint) == info and why_incomplete(checkpoint) is None
         assert USER_MODEL in json.loads((checkpoint / "complete.json").read_text())["files"]
     keep(run / "checkpoint-4", tmp_path / "kept")
     assert user_model_info(tmp_path / "kept") == user_model_info(export(str(run), tmp_path / "whole")) == info

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nextturn.data_builders.dialogue.roles import LocalWeights
-from nextturn.data_builders.sections import RoleSection, Written
+from nextturn.data_builders.sections import Written
 from nextturn.data_builders.written import written
 from nextturn.probe.command.errors import BadInput, run_command
 from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.command.sections import RoleSection
+from nextturn.probe.engines.ask import EngineModel
 from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
 from nextturn.probe.models.user_model import UserModelInfo, mark_user_model
 from nextturn.probe.questions.simulation import UserTurn
@@ -54,7 +56,7 @@ def test_the_points_of_a_conversation_and_what_its_user_did() -> None:
     assert [point.request.messages for point in points] == [talk[:2], talk, (talk[0], NOT_ASKING)]
     assert [point.real for point in points] == [UserTurn("three, sorry"), UserTurn(ended=True), None]
     assert [point.fact for point in points] == [{3.0}, set(), {3.0}]
-    assert points[0].request.intent.ask == "How many bags does Ann have?"
+    assert points[0].request.row.fact.ask == "How many bags does Ann have?"
     assert not any(point.fact for point in points_of({**WITHHELD, "reveal": "Ann has blue bags."}, 0)), "no number"
     assert [len(list(points_of({**WITHHELD, "reveal": text}, 0))) for text in ("", "9 bags")] == [2, 2], "never said"
 
@@ -95,9 +97,8 @@ def test_perplexity_is_that_of_the_tokens_that_training_learns(
     folder = request.getfixturevalue(model)
     section = RoleSection(engine="hf", model=str(folder), dtype="float32", enable_thinking=False)
     rows: list[dict[str, Any]] = [WITHHELD, PLAIN]
-    weights = LocalWeights(section, 0, "test")
-    measured = perplexity(weights, rows, intents)
-    weights.close()
+    with closing(EngineModel("user", section, 0, "test")) as user_model:
+        measured = perplexity(user_model, rows, intents)
     views = [user_view(row if intents else {**row, "intent": None}) for row in rows]
     trained, counts = make_rows(
         views, Chat(load_tokenizer(resolve(str(folder))), {"enable_thinking": False}), "user", None

@@ -1,0 +1,62 @@
+"""Classes of one's own that a recipe names as MODULE:CLASS: a simulated user, a judge."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nextturn.probe.command.errors import BadInput, NextturnError
+from nextturn.probe.command.recipe import load_named
+from nextturn.probe.command.timelimit import described
+
+
+class Own:
+    """An object of a class that a recipe names. Its mistakes are errors that name the key.
+
+    Args:
+        name: MODULE:CLASS, of a module that Python can import or a file in the working folder.
+        where: The key, for messages.
+        method: Takes a list, and returns a list with one value for each.
+        options: Arguments of the class.
+
+    Raises:
+        BadInput: The class cannot be loaded, or has no such method.
+    """
+
+    def __init__(self, name: str, where: str, method: str, options: Mapping[str, Any]) -> None:
+        self.name, self.where, self.method = name, where, method
+        try:
+            self.made: Any = load_named(name)(**options)
+            inspect.signature(getattr(self.made, method)).bind(())
+        except Exception as error:
+            raise BadInput(
+                f"{where}: {name} cannot be used ({described(error)}); expected MODULE:CLASS, found in the working folder, "
+                f"that has `{method}` with one argument"
+            ) from error
+
+    def call(self, given: Sequence[Any], expected: str, fits: Callable[[Any], bool]) -> list[Any]:
+        """Return what the method returns for a list; nothing is called for an empty one.
+
+        Args:
+            expected: What a value is, for the message.
+            fits: Whether a value is that.
+
+        Raises:
+            BadInput: The method fails, or returns something else than one value for each.
+            NextturnError: The method raises it.
+        """
+        try:
+            made = getattr(self.made, self.method)(given) if given else []
+        except NextturnError:
+            raise
+        except Exception as error:
+            raise BadInput(f"{self.where}: {self.name}.{self.method} failed: {described(error)}") from error
+        if not (isinstance(made, list | tuple) and len(made) == len(given) and all(map(fits, made))):
+            expected = f"a list of {len(given)} {expected}"
+            raise BadInput(f"{self.where}: {self.name}.{self.method} returned {repr(made)[:200]}; expected {expected}")
+        return list(made)
+
+    def close(self) -> None:
+        """Call the `close` of the class, if it has one."""
+        getattr(self.made, "close", lambda: None)()

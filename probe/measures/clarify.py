@@ -1,0 +1,53 @@
+"""Does the model ask when information is missing, and answer when nothing is?
+
+The two rates are reported separately, because a model that asks about everything has a high rate of needed questions.
+"""
+
+from __future__ import annotations
+
+from nextturn.probe.data.messages import assistant, user
+from nextturn.probe.engines.base import Completion
+from nextturn.probe.engines.stored import Row
+from nextturn.probe.measures.base import Asking, Figure, Measure, Reply
+from nextturn.probe.questions.sets import Pair
+from nextturn.probe.text import grading
+
+
+class Clarify(Measure):
+    """A problem with a fact withheld, and the same problem complete."""
+
+    takes = "pairs"
+    kinds = {
+        "clarify underspecified": "clarify, information missing",
+        "clarify complete": "clarify, complete",
+    }
+    replies = 2
+    figures = (
+        Figure(
+            "ask_when_needed",
+            lambda row: row["asked"] if row["condition"] == "underspecified" else None,
+            shows="clarify underspecified",
+        ),
+        # A reply that the token limit cut sets out to answer; a question and an empty reply do not.
+        Figure(
+            "answer_when_complete",
+            lambda row: row["outcome"] in ("answered", "truncated") if row["condition"] == "complete" else None,
+            shows="clarify complete",
+        ),
+    )
+
+    def ask(self, item: Pair) -> Asking:
+        """Ask both forms of the problem."""
+        texts = {"complete": item.complete, "underspecified": item.underspecified}
+        prompts = [self.prompt([user(text)]) for text in texts.values()]
+        replies = yield [Reply(prompt) for prompt in prompts]
+        return [
+            self.row(item.id, [*prompt, assistant(reply.text.strip())], **grade_clarify(condition, reply))
+            for condition, prompt, reply in zip(texts, prompts, replies, strict=True)
+        ]
+
+
+def grade_clarify(condition: str, reply: Completion) -> Row:
+    """Grade one reply to a problem in `condition` "complete" or "underspecified"."""
+    kind = grading.outcome(reply.text, truncated=reply.finish == "length")
+    return {"condition": condition, "outcome": kind, "asked": kind == "asked"}

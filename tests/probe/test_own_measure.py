@@ -1,0 +1,169 @@
+"""A measure of somebody's own, in a file outside of the package: figures, reports, a run that is killed, and a training run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextturn.probe.__main__ import main
+from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.command.sections import ProbeSection, SetSection
+from nextturn.probe.compare import compare
+from nextturn.probe.engines.hf import HfEngine
+from nextturn.probe.measures import measure_named
+from nextturn.probe.models.folders import load_model, load_tokenizer, model_info, resolve
+from nextturn.probe.report.tracking import flatten
+from nextturn.probe.results import Metric, Results
+from nextturn.probe.run import run_probe
+from nextturn.probe.text.chat import Chat
+
+CODE = """
+from nextturn.probe.data.messages import assistant, user
+from nextturn.probe.measures.base import Figure, Measure, Reply
+
+class Wavers(Measure):
+    figures = [Figure("changed", title="changes its text", better="down"), Figure("letters", unit="number", better="")]
+
+    def ask(self, item):
+        first = yield Reply(self.prompt(item.messages))
+        chat = [*self.prompt(item.messages), assistant(first.text), user("Are you sure?")]
+        second = yield Reply(chat)
+        changed = None if item.id == "4" else float(hash_of(first.text) % 2 != hash_of(second.text) % 2)
+        pair = int(item.id) // 2
+        return [self.row(item.id, [*chat, assistant(second.text)], changed=changed, letters=len(second.text), cluster=pair)]
+
+def hash_of(text):
+    return sum(map(ord, text))
+"""
+NAME = "my_measures:Wavers"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my_measures.py").write_text(CODE)
+    write_jsonl(
+        tmp_path / "sums.jsonl",
+        [{"id": str(n), "question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(12)],
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "my_measures", raising=False)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def measure(tiny_model: Path) -> Callable[..., dict[str, Any]]:
+    model = resolve(str(tiny_model))
+    tokenizer = load_tokenizer(model)
+    chat, net = Chat(tokenizer), load_model(model, "float32", "cpu")
+
+    def run(out: Path, dies_after: int | None = None, label: str = "base", tokens: int = 12) -> dict[str, Any]:
+        engine = HfEngine(net, tokenizer, batch_tokens=200)
+        stream, left = engine.stream, [dies_after]
+
+        def dying(requests: Any) -> Any:
+            for made in stream(requests):
+                if left[0] is not None:
+                    left[0] -= 1
+                    if left[0] < 0:
+                        raise MemoryError
+                yield made
+
+        engine.stream = dying  # type: ignore[method-assign]
+        sets = {"sums": SetSection(path="sums.jsonl", measures=("accuracy", NAME))}
+        probe = ProbeSection(sets=sets, temperatures=(0.0,), max_answer_tokens=tokens)
+        info = model_info(model, chat, label)
+        return run_probe(engine, chat, info, probe, out)
+
+    return run
+
+
+def test_its_figures_stand_in_results_comparison_page_plot_and_tracker(folder: Path, measure: Any) -> None:
+    results = measure(folder / "a")
+    counted = results["own"]["wavers"]["sets"]["sums"]
+    assert (counted["n"], counted["letters"]["n"]) == (11, 12), "one row has no value"
+    rows = [row for _, row in read_jsonl(folder / "a" / "samples.jsonl") if row["kind"] == "wavers"]
+    values = [row["values"]["changed"] for row in rows]
+    assert values[4] is None and counted["changed"]["value"] == pytest.approx(sum(filter(None, values)) / 11, abs=1e-6)
+    (folder / "my_measures.py").unlink()  # nothing of its code is needed from here on
+    other = json.loads((folder / "a" / "results.json").read_text())
+    other["model"] |= {"label": "later", "path": "later"}
+    (folder / "b").mkdir()
+    (folder / "b" / "results.json").write_text(json.dumps(other))
+    changed = [
+        {**row, "values": {**row["values"], "changed": 1.0}} if row["kind"] == "wavers" else row
+        for _, row in read_jsonl(folder / "a" / "samples.jsonl")
+    ]
+    write_jsonl(folder / "b" / "samples.jsonl", changed)
+    comparison = compare([folder / "a", folder / "b"], folder / "out", y="wavers")
+    metric = Metric("wavers", "sums", "changed")
+    assert metric in {figure.metric for figure in comparison.main}
+    figure = next(each for each in comparison.figures if (each.run, each.metric) == ("later", metric))
+    change = figure.changes["baseline"]
+    assert change.value and change.value > 0 and change.n == 6, "six clusters of two items"
+    assert figure.declared.better == "down" and comparison.title(metric) == "changes its text"
+    page = (folder / "out" / "report.html").read_text()
+    assert "changes its text" in page and (folder / "out" / "tradeoff.png").stat().st_size > 0
+    assert "probe/wavers/sums/changed" in flatten(Results.model_validate(results))
+
+
+@pytest.mark.parametrize("made", [5, 14])  # in the first round and in the second
+def test_a_run_that_died_in_a_round_ends_with_equal_bytes(folder: Path, measure: Any, made: int) -> None:
+    whole = measure(folder / "whole")
+    with pytest.raises(MemoryError):
+        measure(folder / "died", dies_after=made)
+    assert {**measure(folder / "died"), "timing": 0} == {**whole, "timing": 0}
+    assert (folder / "died" / "samples.jsonl").read_bytes() == (folder / "whole" / "samples.jsonl").read_bytes()
+
+
+def test_it_is_measured_at_the_checkpoints_of_a_training_run(folder: Path, tiny_model: Path) -> None:
+    from nextturn.train.sft import main as sft
+
+    write_jsonl(
+        folder / "talks.jsonl",
+        [
+            {"messages": [{"role": "user", "content": f"Say {n}."}, {"role": "assistant", "content": f"{n}."}]}
+            for n in range(4)
+        ],
+    )
+    (folder / "sft.yaml").write_text(json.dumps({
+        "model": {"name": str(tiny_model)}, "data": {"path": "talks.jsonl"},
+        "train": {"output_dir": "run", "max_steps": 1, "save_steps": 1, "per_device_train_batch_size": 1, "use_cpu": True},
+        "probe": {"sets": {"sums": {"path": "sums.jsonl", "measures": [NAME]}}, "max_answer_tokens": 4, "temperatures": [0.0]},
+        "tracking": {"to": "none"},
+    }))  # fmt: skip
+    sft(["sft.yaml"])
+    for step in ("base", "step-1"):
+        assert read_json(folder / "run" / "probe" / step / "results.json")["own"]["wavers"]["sets"]["sums"]["n"] == 11
+
+
+@pytest.mark.parametrize("name", ["my_measures:Nothing", "no_such_file:Wavers", "json:dumps"])
+def test_a_name_that_is_no_measure_is_an_error(folder: Path, name: str) -> None:
+    with pytest.raises(DataError):
+        measure_named(name)
+
+
+def test_the_example_of_init_is_measured(folder: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = Path(__file__).resolve().parents[2] / "train" / "example" / "my_measure.py"
+    (folder / "my_measure.py").write_text(example.read_text())
+    sets = "{sums: {path: sums.jsonl, n: 2, measures: ['my_measure:Wavers']}}"
+    main(
+        [
+            "run",
+            str(tiny_model),
+            "--set",
+            "sums.jsonl",
+            "--probe.sets",
+            sets,
+            "--probe.max_answer_tokens",
+            "4",
+            "--out",
+            "run",
+        ]
+    )
+    assert "wavers" in read_json(folder / "run" / "results.json")["own"]
