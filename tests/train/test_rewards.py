@@ -60,7 +60,6 @@ def test_neither_the_last_number_of_a_truncated_reply_nor_the_prompt_is_an_answe
 
 def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(equality, "_SECONDS", 1.0)
-    monkeypatch.setattr(equality, "_processes", {})
     row = given(answer="2\\sqrt{2}")
     samples = [sample(f"\\boxed{{{text}}}", row=row) for text in (ENDLESS[0], "\\sqrt{8}", ENDLESS[1], "\\sqrt{7}")]
     cut_off = Score(None, "timeout")
