@@ -192,7 +192,7 @@ class ProbeSection(EngineSection):
     """Tokens of an answer at most."""
     max_user_tokens: Count = 96
     """Tokens of a user turn at most."""
-    batch_tokens: Count | None = None
+    batch_tokens: Annotated[Count | None, Mark.FREE] = None
     """Tokens in one batch of the engine `hf`; default: what fits in the free GPU memory, 16,384 on a CPU."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the weights; auto: the checkpoint's own, of a server unknown. A CPU without bfloat16 instructions uses float32."""

@@ -98,7 +98,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     )
     for name in ("conversations.jsonl", "held_out.jsonl", "more.jsonl"):
         (folder / name).write_text(blocks(README, "json")[0] * 4)
-    (folder / "my_rewards.py").write_text(blocks(TEXT[ROOT / "docs" / "architecture.md"], "python")[0])
+    (folder / "my_measure.py").write_text(blocks(TEXT[ROOT / "docs" / "your-measure.md"], "python")[0])
     (folder / "mine.yaml").write_text(blocks(README, "yaml")[0].replace("smollm2-135m", "my_model"))
     (folder / "own.yaml").write_text(
         blocks(TEXT[ROOT / "docs" / "your-data.md"], "yaml")[0].replace("smollm2-135m", "my_model")

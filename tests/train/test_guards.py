@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nextturn.probe.command.errors import TrainingStopped
-from nextturn.probe.models.checkpoints import is_complete
+from nextturn.probe.models.checkpoints import why_incomplete
 from nextturn.train.resume import mark_checkpoints
 
 POISONED = "model.layers.1.mlp.down_proj.weight"
@@ -77,7 +77,7 @@ def test_a_gradient_that_is_not_finite_stops_its_step_and_is_named(
     message = steps.stopped()
     assert "before step 2: " in message and POISONED in message and "\n" not in message
     checkpoint = tmp_path / "run" / "checkpoint-1"
-    assert str(checkpoint) in message and is_complete(checkpoint) is None and len(steps.snapshots) == 2
+    assert str(checkpoint) in message and why_incomplete(checkpoint) is None and len(steps.snapshots) == 2
 
 
 def test_a_loss_that_is_not_finite_stops_though_the_gradients_are(tiny_chatml: Path, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_all_processes_wait_for_rank_0_to_write_what_a_probe_found(
     for name in ("compare", "headline_line", "track_probe"):
         monkeypatch.setattr(probing, name, lambda *_, name=name: done.append(name))
     monkeypatch.setattr(callback, "on_all_ranks", lambda *_: done.append("on_all_ranks"))
-    monkeypatch.setattr(probing, "live_model", lambda *_: nullcontext(SimpleNamespace(dtype="torch.float32")))
+    monkeypatch.setattr(probing, "live_model", lambda *_, **__: nullcontext(SimpleNamespace(dtype="torch.float32")))
     monkeypatch.setattr("accelerate.PartialState.wait_for_everyone", lambda _: done.append("wait"))
     trainer = SimpleNamespace(args=SimpleNamespace(output_dir=str(tmp_path), deepspeed=None))
     chat: Any = SimpleNamespace(tokenizer=None)
