@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Z95 = 1.959964
 """The normal quantile of a two-sided 95% interval."""
+FEWEST = 5
+"""Number of items below which a mean, a difference or an AUC has no interval: so few say nothing about others."""
 FEW = 10
 """Number of clusters in a class below which their spread cannot be estimated from them."""
 
@@ -124,7 +126,7 @@ def clustered_rate(values: Sequence[bool | float], clusters: Sequence[str]) -> E
 def mean_ci(values: Sequence[float], clusters: Sequence[str] | None = None, draws: int = 2000) -> Estimate:
     """Return the mean of finite values with a percentile bootstrap over clusters.
 
-    With one cluster there is no interval. Values that are all equal have an interval of no width.
+    With fewer than FEWEST clusters there is no interval. Values that are all equal have an interval of no width.
 
     Args:
         values: Any finite numbers.
@@ -137,7 +139,7 @@ def mean_ci(values: Sequence[float], clusters: Sequence[str] | None = None, draw
     if not groups:
         return NOTHING
     mean = math.fsum(values) / len(values)
-    if len(groups) == 1:
+    if len(groups) < FEWEST:
         return Estimate(mean, None, len(values))
     sums = _resampled([[math.fsum(group), len(group)] for group in groups], 0, draws)
     return Estimate(mean, _percentiles(sums[:, 0] / sums[:, 1]), len(values))
@@ -217,7 +219,7 @@ def paired_difference(
         rows = [[difference] for difference in (*differences, largest, -largest)]
         low, high = _percentiles(_resampled(rows, seed, draws)[:, 0] / len(rows))
         ci95 = (min(low, value), max(high, value))
-    return PairedDifference(value, ci95, n, p_value, unmatched, gained, lost)
+    return PairedDifference(value, ci95 if n >= FEWEST else None, n, p_value, unmatched, gained, lost)
 
 
 def p_value_of(change: PairedDifference) -> float:

@@ -132,9 +132,10 @@ def test_a_mean_has_the_percentile_bootstrap_of_scipy_over_clusters() -> None:
     assert doubled.ci95 == pytest.approx((other.low, other.high), abs=0.02), "a cluster of equal values counts once"
     few = stats.mean_ci([0.0, 1.0] * 20, draws=20_000)
     assert few.ci95 == pytest.approx((0.35, 0.65), abs=0.026), "equal rows are drawn together"
-    uneven = stats.mean_ci([1.0, 3.0, 5.0], ["a", "a", "b"])
-    assert (uneven.value, uneven.ci95, uneven.n) == (3.0, (2.0, 5.0), 3)
-    assert stats.mean_ci([1.0, 2.0], ["a", "a"]) == Estimate(1.5, None, 2), "one cluster has no interval"
+    uneven = stats.mean_ci([1.0, 3.0, *[5.0] * 4], ["a", "a", *"bcde"])
+    assert uneven.value == pytest.approx(4.0) and uneven.ci95 and uneven.ci95[1] == 5.0 and uneven.n == 6
+    few = stats.mean_ci([1.0, 2.0, 3.0, 4.0], list("abcd"))
+    assert few == Estimate(2.5, None, 4), "four items say nothing about others"
     assert stats.mean_ci([]) == Estimate(None, None, 0)
     with pytest.raises(ValueError):
         stats.mean_ci([float("nan")])
@@ -192,8 +193,8 @@ def test_paired_difference_counts_changed_items_and_takes_binary_values_and_samp
     assert (partly.value, partly.p_value) == (0.75, None), "McNemar's test takes 0 and 1 only"
     with pytest.raises(ValueError):
         stats.paired_difference({"a": [float("nan")]}, {"a": [1.0]})
-    counts = stats.paired_difference({"a": [20.0], "b": [4.0]}, {"a": [30.0], "b": [8.0]})
-    assert counts.value == 7 and counts.ci95 and counts.ci95[0] < 0, "two counts tell little"
+    counts = stats.paired_difference({name: [4.0] for name in "abcde"}, {name: [float(ord(name))] for name in "abcde"})
+    assert counts.value == 95 and counts.ci95 and counts.ci95[0] < 95 < counts.ci95[1]
 
 
 values_by_item = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.booleans(), max_size=3))
@@ -230,9 +231,11 @@ def test_no_changed_item_does_not_mean_that_none_ever_would() -> None:
     same = {str(item): [1.0] for item in range(20)}
     found = stats.paired_difference(same, same)
     assert (found.value, found.p_value) == (0, 1.0) and found.ci95 == pytest.approx((-0.125991, 0.125991), abs=1e-4)
-    alike = stats.paired_difference({"a": [0.5] * 2, "b": [0.5] * 2}, {"a": [0.75] * 2, "b": [0.75] * 2})
-    missed = (stats.wilson(0, 2).ci95 or (0, 0))[1]
-    assert alike.ci95 == pytest.approx((0.25 - missed, 0.25 + missed))
+    before, after = ({item: [value] * 2 for item in "abcdef"} for value in (0.5, 0.75))
+    missed = (stats.wilson(0, 6).ci95 or (0, 0))[1]
+    assert stats.paired_difference(before, after).ci95 == pytest.approx((0.25 - missed, 0.25 + missed))
+    four = stats.paired_difference(*({item: side[item] for item in "abcd"} for side in (before, after)))
+    assert (four.value, four.ci95) == (0.25, None)
     assert stats.paired_difference(same, {}) == PairedDifference(None, None, 0, unmatched=20)
 
 
