@@ -131,8 +131,9 @@ class Correction:
 
 MANY = 8
 """The most runs that detailed tables show one by one."""
-ALIKE = 0.04
-"""Chance that two random user turns are equal from which on the rate has a note: one phrase in a fifth of the turns."""
+ALIKE, OPEN_ALIKE = 0.04, 0.5
+"""Chance that two random user turns are equal, and share of the commonest opening, from which on the rate has a note. One phrase
+in a fifth of the turns makes 4% of pairs equal."""
 LIKENESS = {"opening_share": "commonest opening", "equal": "two turns equal"}
 """The figures beside every follow-up rate: how alike the user turns are."""
 
@@ -320,15 +321,15 @@ class Comparison:
                 unscored.append(f"{run.name} {100 * reasons.total() / total:.1f}% of {total} ({why})")
         notes += [f"user turns without a label, in no rate: {', '.join(unscored)}"] if unscored else []
         alike = [
-            f'{run.name} on {printable(name)} at {at} ({cell.equal:.0%}; {cell.opening_share or 0:.0%} begin "{printable(cell.opening, 80)}")'
+            f'{run.name} on {printable(name)} at {at} ({cell.equal or 0:.0%} of pairs are equal, {cell.opening_share or 0:.0%} begin "{printable(cell.opening, 80)}")'
             for run in self.runs
             for name, kinds in run.results.followup.items()
             for at, cell in kinds.get(NONE, {}).items()
-            if (cell.equal or 0) >= ALIKE
+            if (cell.equal or 0) >= ALIKE or (cell.opening_share or 0) >= OPEN_ALIKE
         ]
         if alike:
             notes.append(
-                "two random user turns are often equal, and such a turn fits any answer, so read them before you trust the rate: "
+                "user turns are alike, and a turn that comes again may fit any answer, so read them before you trust the rate: "
                 + ", ".join(alike)
             )
         changed = "all runs" if len(self.as_judged) == len(self.runs) - 1 else ", ".join(self.as_judged)

@@ -355,9 +355,9 @@ def test_turns_that_fit_any_item_are_counted_and_named(tmp_path: Path) -> None:
     results = read_json(folder / "results.json")
     cell = results["followup"]["chat"]["none"]["T=0.0"]
     for share, noted in ((0.01, False), (0.36, True)):
-        cell |= {"equal": share, "opening": "<b>What else?\x1b[31m</b>"}
+        cell |= {"equal": share, "opening_share": 0.4, "opening": "<b>What else?\x1b[31m</b>"}
         table = format_table([results])
-        assert ("base on chat at T=0.0 (36%" in " ".join(table.split())) == noted and "\x1b" not in table
+        assert ("base on chat at T=0.0 (36% of pairs" in " ".join(table.split())) == noted and "\x1b" not in table
 
 
 def test_samples_of_one_item_count_as_one_in_a_control(tmp_path: Path) -> None:
