@@ -1,4 +1,4 @@
-"""Simulated users (`probe.simulation`): scripted, a prompted model, a model trained on user turns, or a class of one's own.
+"""Simulated users (`probe.questions.simulation`): scripted, a prompted model, a model trained on user turns, or a class of one's own.
 
 A *user model* is trained with `data.loss_on: user` and continues the chat's own user turn, as the probe's model does. What
 the user knows and wants stands before the conversation as a system message, the *intent* (`intent_text`), as in UserLM

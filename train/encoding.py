@@ -61,7 +61,7 @@ def data_path(path: str | None, recipe: str | None) -> Path:
 
 
 def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> Iterator[tuple[Message, ...]]:
-    """Yield the conversations of a builder's folder (its files in sft/), or of a file in any form of `probe.tables`.
+    """Yield the conversations of a builder's folder (its files in sft/), or of a file in any form of `probe.data.tables`.
 
     With `loss_on: user` they are in the user's view, see `user_view`.
 

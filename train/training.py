@@ -27,7 +27,7 @@ from nextturn.probe.command.files import (
     write_atomic,
     write_json,
 )
-from nextturn.probe.command.recipe import Mark, may_differ, recipe_dict
+from nextturn.probe.command.recipe import Mark, may_differ, recipe_dict, with_later_keys
 from nextturn.probe.command.terminal import is_main_process, say, visible
 from nextturn.probe.data.tables import located
 from nextturn.probe.models.checkpoints import finish_run, finished, list_checkpoints, newest_complete
@@ -336,7 +336,8 @@ def _already_finished(recipe: TrainRecipe) -> bool:
         free = may_differ(type(recipe), Mark.FREE)
         free += ("train.per_device_train_batch_size",) if recipe.rows_per_step else ()
         try:
-            refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
+            begun = with_later_keys(read_json(run_dir / "recipe.json"), recipe)
+            refuse_changes(run_dir, "this run was begun", begun, recipe_dict(recipe), free)
         except SettingsChanged as error:
             newest, _ = newest_complete(run_dir)
             if not (list_checkpoints(run_dir) or finished(run_dir) or (run_dir / "probe").exists()):

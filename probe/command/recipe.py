@@ -160,6 +160,18 @@ def recipe_dict(recipe: BaseModel, *without: Mark) -> dict[str, Any]:
     return plain
 
 
+def with_later_keys(before: dict[str, Any], recipe: BaseModel) -> dict[str, Any]:
+    """Return the plain data of an older recipe with the keys that did not exist then, where `recipe` has their defaults."""
+    now, filled = recipe.model_dump(mode="json"), dict(before)
+    for name, field in type(recipe).model_fields.items():
+        value = getattr(recipe, name)
+        if isinstance(value, RecipeSection) and isinstance(before.get(name), dict):
+            filled[name] = with_later_keys(before[name], value)
+        elif name not in before and name in now and value == field.default:
+            filled[name] = now[name]
+    return filled
+
+
 def recipe_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Yield (dotted key, field) for every key of a section and of the sections in it; NAME stands for a key of a mapping."""
     for name, field in cls.model_fields.items():

@@ -233,6 +233,6 @@ def load_probe_recipe(path: Path | str, overrides: Sequence[str] = ()) -> ProbeR
     """Load the recipe at `path`. Of a training recipe only `probe:` is read, since the rest describes the training run.
 
     Raises:
-        RecipeError: The recipe is wrong, see `probe.recipe.load_recipe`.
+        RecipeError: The recipe is wrong, see `load_recipe`.
     """
     return load_recipe(ProbeRecipe, path, overrides, inside=("train", "probe"))

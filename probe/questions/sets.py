@@ -1,4 +1,4 @@
-"""The question sets of the probe and the data builders: a file in any form of `probe.tables` first, the hub second.
+"""The question sets of the probe and the data builders: a file in any form of `probe.data.tables` first, the hub second.
 
 A row may be GSM8K-like (`question`, `answer` with `####`), MATH-like (`problem`, `solution` with `\\boxed`), a
 question with lettered options (GPQA's columns, or `choices`), a prompt (`prompt`), a conversation (`messages` and

@@ -14,7 +14,15 @@ from pydantic import AliasChoices, Field
 
 from nextturn.probe.command.errors import RecipeError, SettingsChanged
 from nextturn.probe.command.files import refuse_changes
-from nextturn.probe.command.recipe import Count, Mark, RecipeSection, load_recipe, may_differ, recipe_dict
+from nextturn.probe.command.recipe import (
+    Count,
+    Mark,
+    RecipeSection,
+    load_recipe,
+    may_differ,
+    recipe_dict,
+    with_later_keys,
+)
 from nextturn.probe.command.sections import ProbeRecipe, load_probe_recipe
 
 
@@ -230,3 +238,19 @@ def test_a_key_without_a_mark_identifies_a_run(tmp_path: Path) -> None:
             refuse_changes(tmp_path, "begun", before, recipe_dict(other), free)
     with pytest.raises(SettingsChanged, match="of_later"):
         refuse_changes(tmp_path, "begun", before | {"of_later": 1}, before, free)
+
+
+def test_a_run_that_began_before_a_key_existed_goes_on_with_its_default() -> None:
+    class Part(RecipeSection):
+        old: int = 1
+        new: int = 2
+
+    class Whole(RecipeSection):
+        part: Part = Part()
+        later: float = 0.0
+
+    begun = {"part": {"old": 3}}
+    assert with_later_keys(begun, Whole(part=Part(old=4))) == {"part": {"old": 3, "new": 2}, "later": 0.0}
+    assert with_later_keys(begun, Whole(part=Part(new=9), later=1.0)) == begun, (
+        "another value than the default is another run"
+    )
