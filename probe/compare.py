@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
         if (arguments.out / name).is_file():
             print(arguments.out / name)
         else:
-            print(f"no {name}: it needs accuracy and {arguments.y} of the runs")
+            print(f"no {name}: it needs accuracy and a figure of {arguments.y} in percent of the same run")
 
 
 def compare(

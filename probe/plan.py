@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nextturn.probe.command.errors import DataError, SetOutOfReach
-from nextturn.probe.command.files import read_json, refuse_changes
+from nextturn.probe.command.files import read_json, refuse_changes, sha256_file
 from nextturn.probe.command.recipe import Mark, load_named, recipe_dict
 from nextturn.probe.command.sections import BY_JUDGE, ProbeSection, SetSection
 from nextturn.probe.command.terminal import say, say_once, visible
@@ -17,7 +18,7 @@ from nextturn.probe.data.messages import assistant, with_system
 from nextturn.probe.data.tables import read_rows
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.answers import AnswerJudge
-from nextturn.probe.measures import measure_named
+from nextturn.probe.measures import MEASURES, measure_named
 from nextturn.probe.measures.accuracy import Accuracy, Grader, answer_kind
 from nextturn.probe.measures.base import Measure, QuestionSet
 from nextturn.probe.measures.followup import Followup
@@ -239,6 +240,9 @@ def settings_of(
         }
         for measure, chosen in zip(loaded.measures, loaded.chosen.values(), strict=True):
             asked[loaded.name] |= measure.settings(loaded, chosen)
+            if measure.name not in MEASURES:  # a change of its code makes another run
+                code = sha256_file(Path(inspect.getfile(measure)))[:12]
+                asked[loaded.name].setdefault("own", {})[measure.name] = code
     perturbations = [perturbation.name for perturbation in parse_perturbations(probe.perturbations)[1:]]
     # Without its extras a server samples by the model's own top_k, min_p and repetition penalty, which changes numbers. The key
     # is written only if they are off, so that runs begun with them on before this key existed can still be compared.

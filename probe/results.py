@@ -110,6 +110,7 @@ class ProbedSet(_Frozen):
     n: int
     measures: tuple[str, ...] = ()
     grader: str | None = None
+    own: dict[str, str] = Field(default_factory=dict)
 
 
 class ProbeSettings(BaseModel):

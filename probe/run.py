@@ -147,6 +147,10 @@ def run_probe(
         if name not in MEASURES
     }
     counted = count_figures(rows, own)
+    for name, measure in counted.get("own", {}).items():
+        for of_set, figures in measure["sets"].items():
+            if empty := [each.name for each in own[name].figures if figures[each.name]["value"] is None]:
+                say(f"measure {name} on {of_set}: no row has a value of {', '.join(empty)}")
     return store.finish({**counted, **({"left_out": left_out} if left_out else {}), "timing": timing})
 
 

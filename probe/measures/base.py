@@ -293,10 +293,7 @@ class Measure:
             name for name, value in values.items() if name not in names or not isinstance(value, int | float | None)
         ]
         if wrong:
-            raise DataError(
-                f"measure {self.name}: {wrong[0]} is {values[wrong[0]]!r:.60}, expected a number or None for one of its figures: "
-                f"{', '.join(sorted(names))}"
-            )
+            raise DataError(f"measure {self.name}: {wrong[0]} is {values[wrong[0]]!r:.60}, expected a number or None")
         return make_row(self.name, self.set.name, item_id, messages, values=values, **cluster)
 
     @classmethod

@@ -484,6 +484,7 @@ def measured(run: FinishedRun) -> dict[str, str]:
     found: dict[str, Any] = {**run.results.settings.others, "chat template": run.results.model.template_sha256}
     for name, info in run.results.settings.sets.items():
         found |= {f"set {name}": f"{info.n} items {info.sha256}", f"measures on set {name}": ", ".join(info.measures)}
+        found |= {f"code of {measure} on set {name}": code for measure, code in info.own.items()}
     texts = {
         key: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for key, value in found.items()
     }
@@ -506,8 +507,9 @@ def _differing(runs: Sequence[FinishedRun]) -> Iterator[tuple[bool, str]]:
             groups[of_run.get(key, "null")].append(run.name)
         if len(groups) > 1:
             listed = (f"{printable(value)} ({', '.join(names)})" for value, names in groups.items())
-            # A server stops at these tokens, too, and perhaps at others.
+            # A server stops at these tokens, too, and perhaps at others. A run without a measure has none of its figures.
             unlike = key in MAY_DIFFER or key.startswith("measures on set ") or (key == "stops" and UNKNOWN in groups)
+            unlike |= key.startswith("code of ") and len(groups.keys() - {"null"}) == 1
             yield unlike, f"{printable(key)}: {', '.join(listed)}"
 
 
@@ -569,25 +571,24 @@ def plain(value: Any) -> Any:
 # --- The terminal
 
 
-def percent(estimate: Estimate, sign: str = "") -> str:
-    """Return a rate as "57.0 [47.2, 66.3]"."""
+def percent(estimate: Estimate, sign: str = "", unit: str = "percent") -> str:
+    """Return a rate as "57.0 [47.2, 66.3]", and a number as "12.40 [11.02, 13.70]"."""
     if estimate.value is None:
         return "-"
-    bounds = ", ".join(f"{100 * bound:{sign}.1f}" for bound in estimate.ci95 or ())
-    return f"{100 * estimate.value:{sign}.1f}{bounds and f' [{bounds}]'}"
+    scale, form = (100, f"{sign}.1f") if unit == "percent" else (1, f"{sign}.2f")
+    bounds = ", ".join(f"{scale * bound:{form}}" for bound in estimate.ci95 or ())
+    return f"{scale * estimate.value:{form}}{bounds and f' [{bounds}]'}"
 
 
 def shown(figure: RunFigure) -> str:
-    """Return a figure in its unit, with what it is the figure of: "57.0 [47.2, 66.3]", "12.4" or '31.0 "how many"'."""
-    if figure.declared.unit == "number":
-        bounds = ", ".join(f"{bound:.2f}" for bound in figure.estimate.ci95 or ())
-        return f"{figure.estimate.value:.2f}{bounds and f' [{bounds}]'}"
-    return percent(figure.estimate) + (f' "{printable(figure.note, 30)}"' if figure.note else "")
+    """Return a figure in its unit, with what it is the figure of: "57.0 [47.2, 66.3]" or '31.0 "how many"'."""
+    text = percent(figure.estimate, unit=figure.declared.unit)
+    return text + (f' "{printable(figure.note, 30)}"' if figure.note else "")
 
 
-def points(estimate: Estimate) -> str:
+def points(estimate: Estimate, unit: str = "percent") -> str:
     """Return a difference as "+12.0 [+3.1, +20.5]"."""
-    return percent(estimate, "+")
+    return percent(estimate, "+", unit)
 
 
 def ending(name: str, most: int) -> str:

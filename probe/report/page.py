@@ -247,10 +247,11 @@ def difference(figure: RunFigure, against: str, baseline: str = "") -> Cell:
     The figure itself comes first, unless it is compared with the baseline, whose table of results has it.
     """
     change = figure.changes.get(against)
-    if change is None or change.value is None or change.ci95 is None:
+    if change is None or change.value is None:
         return value(figure)
     parts = [] if baseline else [*value(figure), Part("; ")]
-    parts += with_interval(points(change), look="clear" if change.ci95[0] > 0 or change.ci95[1] < 0 else "")
+    clear = change.ci95 is not None and (change.ci95[0] > 0 or change.ci95[1] < 0)
+    parts += with_interval(points(change, figure.declared.unit), look="clear" if clear else "")
     p = change.p_value
     parts.append(Part(("" if p is None else ", p < 0.001" if p < 0.001 else f", p = {p:.3f}") + " ("))
     strict = " strict" if figure.metric.name == "strict" else ""
@@ -289,7 +290,7 @@ def markdown(comparison: Comparison, has_plot: bool) -> str:
     """Return comparison.md. `has_plot`: tradeoff.png lies next to it."""
     parts = ["# Probe runs compared", f"Baseline: **{_escaped(comparison.names[0])}**."]
     parts += [f"{_escaped(comparison.trainings, 1000)}."] if len(comparison.runs) > 1 else []
-    parts += ["![Accuracy against follow-up](tradeoff.png)"] if has_plot else []
+    parts += ["![The trade-off](tradeoff.png)"] if has_plot else []
     forced = "> **Measured differently, compared by force:**"
     parts += [f"{forced} {_escaped(line, 400)}" for line in comparison.differences]
     for section in sections(comparison):

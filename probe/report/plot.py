@@ -50,6 +50,7 @@ class Panel:
     accuracy: Metric
     points: dict[str, list[Point]]
     real: Estimate | None
+    up_is_better: bool = True
 
 
 def panels_of(comparison: Comparison, y: str = "followup") -> list[Panel]:
@@ -62,10 +63,11 @@ def panels_of(comparison: Comparison, y: str = "followup") -> list[Panel]:
     if y != "followup":
         for name in dict.fromkeys(figure.metric.set for figure in comparison.select(y)):
             x = Metric(y, name, "full") if y == "sharded" else Metric("accuracy", name, "lenient")
-            figures = ["sharded"] if y == "sharded" else list(comparison.declared[y])
-            by_figure = {figure: _points(comparison, x, Metric(y, name, figure)) for figure in figures}
+            figures = [each for each in comparison.declared[y].values() if each.unit == "percent" and each.headline]
+            figures = [each for each in figures if each.name == "sharded"] if y == "sharded" else figures
+            by_figure = {each.name: _points(comparison, x, Metric(y, name, each.name)) for each in figures}
             if any(by_figure.values()):
-                panels.append(Panel(name, x, by_figure, None))
+                panels.append(Panel(name, x, by_figure, None, all(each.better == "up" for each in figures)))
         return panels
     lenient = list(dict.fromkeys(figure.metric for figure in comparison.select("accuracy", name="lenient")))
     for name, decodings in comparison.decodings.items() if lenient else ():
@@ -152,7 +154,8 @@ def draw_tradeoff(comparison: Comparison, y: str = "followup") -> bytes | None:
         if len(comparison.runs) > 1:  # once the limits of the axes, which panels share, are known
             axes[0].set_ylim(axes[0].get_ylim())
             for axis, panel in zip(axes, panels, strict=False):
-                _shade(axis, panel)
+                if panel.up_is_better:
+                    _shade(axis, panel)
 
         def entry(label: str, **style: Any) -> Line2D:
             return Line2D([], [], label=label, **{"color": SOFT, "linewidth": 0.9, "markersize": 4.5, **style})
@@ -167,7 +170,7 @@ def draw_tradeoff(comparison: Comparison, y: str = "followup") -> bytes | None:
         for order, name in enumerate(dict.fromkeys(name for panel in panels for name in panel.points)):
             filling = {"linestyle": "--", "markerfacecolor": "white"} if order else {}
             handles.append(entry(f"{name} (greedy)" if name == "T=0.0" else name, marker="o", **filling))
-        if len(comparison.runs) > 1:
+        if len(comparison.runs) > 1 and all(panel.up_is_better for panel in panels):
             handles.append(Patch(color="#f0f0f0", label="some run is as good or better"))
         if any(panel.real for panel in panels):
             handles.append(entry("real users, as judged", **REAL))

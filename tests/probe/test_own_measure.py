@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from nextturn.probe.__main__ import main
-from nextturn.probe.command.errors import DataError
+from nextturn.probe.command.errors import DataError, IncomparableRuns, SettingsChanged
 from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.command.sections import ProbeSection, SetSection
 from nextturn.probe.compare import compare
@@ -110,6 +112,32 @@ def test_its_figures_stand_in_results_comparison_page_plot_and_tracker(folder: P
     page = (folder / "out" / "report.html").read_text()
     assert "changes its text" in page and (folder / "out" / "tradeoff.png").stat().st_size > 0
     assert "probe/wavers/sums/changed" in flatten(Results.model_validate(results))
+
+
+def test_another_version_of_its_code_makes_another_run(folder: Path, measure: Any) -> None:
+    measure(folder / "a")
+    (folder / "my_measures.py").write_text(CODE.replace("Are you sure?", "Really?"))
+    del sys.modules["my_measures"]
+    with pytest.raises(SettingsChanged):
+        measure(folder / "a")
+    measure(folder / "b")
+    with pytest.raises(IncomparableRuns):
+        compare([folder / "a", folder / "b"], folder / "out")
+
+
+def test_a_number_is_shown_as_a_number(folder: Path, measure: Any) -> None:
+    measure(folder / "a")
+    shutil.copytree(folder / "a", folder / "b")
+    for name, change in (("results.json", '"label": "later"'),):
+        text = (folder / "b" / name).read_text()
+        (folder / "b" / name).write_text(text.replace('"label": "base"', change))
+    rows = [row for _, row in read_jsonl(folder / "b" / "samples.jsonl")]
+    for number, row in enumerate(row for row in rows if row["kind"] == "wavers"):
+        row["values"]["letters"] += 7 + number % 2
+    write_jsonl(folder / "b" / "samples.jsonl", rows)
+    compare([folder / "a", folder / "b"], folder / "out", y="wavers")
+    page = (folder / "out" / "comparison.md").read_text()
+    assert "+7.50 [" in page and "+750" not in page
 
 
 @pytest.mark.parametrize("made", [5, 14])  # in the first round and in the second
