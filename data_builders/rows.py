@@ -14,8 +14,8 @@ from nextturn.data_builders.quality import holds
 from nextturn.data_builders.tasks import Conversation
 from nextturn.probe.command.errors import DataError
 from nextturn.probe.data.messages import (
-    check_messages,
     check_text,
+    check_with_columns,
     conversation_in,
     plain,
     row_id,
@@ -167,7 +167,8 @@ def _rl_row(fields: dict[str, Any], where: str, number: int) -> PromptRow:
     """Return a prompt: `prompt` or `messages` that end with the user, or a `question` as text; all other columns may be missing."""
     of_prompt = ("prompt", "messages", "question")
     given = next((fields[key] for key in of_prompt if fields.get(key) is not None), None)
-    prompt = check_messages([user(given)] if isinstance(given, str) else conversation_in({"prompt": given}), where)
+    messages = [user(given)] if isinstance(given, str) else conversation_in({"prompt": given}, marks=True)
+    prompt = check_with_columns(messages, fields, where)
     if prompt[-1]["role"] != "user":
         raise DataError(f"{where}: the prompt ends with the assistant, expected a user message last")
     said = "\n\n".join(message["content"] for message in prompt if message["role"] == "user")
@@ -183,9 +184,7 @@ def _rl_row(fields: dict[str, Any], where: str, number: int) -> PromptRow:
         of_row = {name: known[name] for name in _COLUMNS if name in known and name not in _OF_FACT}
         fact = {name: known[name] for name in _OF_FACT if name in known}
         columns = {name: value for name, value in fields.items() if name not in (*of_prompt, *_COLUMNS)}
-        row = _VALIDATOR.validate_python(
-            {**of_row, "prompt": list(map(plain, prompt)), "fact": fact, "columns": columns}
-        )
+        row = _VALIDATOR.validate_python({**of_row, "prompt": prompt, "fact": fact, "columns": columns})
     except ValidationError as error:
         problem = error.errors()[0]
         name, given = ".".join(map(str, problem["loc"])).removeprefix("fact."), repr(problem["input"])[:60]
