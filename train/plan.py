@@ -23,6 +23,8 @@ from nextturn.train.encoding import (
     IGNORED,
     as_dataset,
     check_columns,
+    check_counts,
+    check_too_long,
     choose_prompts,
     data_path,
     listed_kinds,
@@ -168,6 +170,7 @@ class RunPlan:
             conversations = list(read_conversations(path, section, skipped))
             self.conversations = conversations
             rows, counts = make_rows(conversations, self.chat, loss_on, longest, skipped)
+            check_counts(counts, section, self.chat, longest)
             of_user = f" on user turns, {counts.intents:,} conversations with an intent" if loss_on == "user" else ""
             yield (
                 f"data      {path}: {counts.conversations:,} conversations, {counts.rows:,} rows, {counts.tokens:,} tokens, "
@@ -180,6 +183,7 @@ class RunPlan:
                 held_out = read_conversations(located(section.validation, "data.validation"), section, left_out)
                 validation, known = make_rows(held_out, self.chat, loss_on, longest, left_out)
                 check_validation(rows, validation)
+                check_counts(known, section, self.chat, longest)
                 yield f"validate  {section.validation}: {known.conversations:,} conversations, {known.skipped + known.too_long} left out"
             self.example = ["an example, tokens with loss are between ⟦ and ⟧:", *_shown(rows[0], self.chat)]
             self.rows = counts.rows
@@ -194,7 +198,9 @@ class RunPlan:
         else:
             pairs = list(load_pairs(path))
             self.conversations = [pair.prompt for pair in pairs]
-            rows, counts = make_pairs(pairs, self.chat, self.arguments.get("max_length", 1024))
+            limit = self.arguments.get("max_length", 1024)
+            rows, counts = make_pairs(pairs, self.chat, limit)
+            check_too_long("pairs", counts.too_long, counts.pairs, f"train.max_length {limit}", self.recipe.data)
             yield (
                 f"data      {path}: {counts.pairs:,} pairs{listed_kinds(counts.kinds)}, {counts.tokens:,} tokens of both sides, "
                 f"longest {counts.longest}, {counts.too_long} too long and left out"
