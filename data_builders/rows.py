@@ -20,6 +20,7 @@ from nextturn.probe.data.messages import (
     plain,
     row_id,
     training_messages,
+    unread_columns,
     user,
 )
 from nextturn.probe.data.tables import is_saved, place, read_rows
@@ -71,13 +72,17 @@ _SHOWN = 5
 
 
 def load_sft_rows(
-    path: Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+    path: Path,
+    columns: Mapping[str, str] | None = None,
+    skipped: list[str] | None = None,
+    unread: set[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the kept rows of a finished build or a file, each with `messages` that end with the assistant.
 
     Args:
         columns: The row's own names of columns, see `training_messages`.
         skipped: Gets the fault of each row that is no conversation; None makes faults an error.
+        unread: Gets the names of columns that are not read.
 
     Raises:
         DataError: The build is not finished, or rows are no conversations, or have no assistant turn to learn. All are counted,
@@ -91,6 +96,8 @@ def load_sft_rows(
             faults.append(str(error))
             continue
         good += 1
+        if unread is not None:
+            unread |= unread_columns(row, columns or {})
         yield {**row, "messages": list(messages)}
     if not faults or (skipped is not None and good):
         return

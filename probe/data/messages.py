@@ -206,7 +206,7 @@ def _exchange(row: dict[str, Any], names: tuple[str, str], where: str) -> list[A
 
 def _without_loss(message: Any) -> Any:
     """Return a message of a prompt; an assistant's is not trained on, as in trl."""
-    if not isinstance(message, dict) or ROLES.get(message.get("role", message.get("from"))) != "assistant":
+    if not isinstance(message, dict) or ROLES.get(str(message.get("role", message.get("from")))) != "assistant":
         return message
     return {**{key: value for key, value in message.items() if key not in _LOSS_MARKS}, "loss": False}
 

@@ -52,7 +52,7 @@ UNKNOWN = "unknown"
 # Tokens that end a text in every vocabulary that has them, whatever its tokenizer calls its `eos_token`.
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "<|im_end|>", "<eos>", "</s>", "<|return|>")
 _BREAK = (
-    "\ufdd0"  # a character that Unicode keeps free: it separates the letters of a special token that a message spells
+    "\ufdd0"  # Unicode keeps this character free. It separates the letters of a special token that a message spells.
 )
 # Fixed date for templates that insert today's date (Llama 3.2). Training and all probes must use the same prompt, also on
 # different days. Llama 3.1 and 3.2 use this date by default.
@@ -116,6 +116,7 @@ class Chat:
         between = self._between(_GREETING)
         self.turn_end_ids, header_ids = self._split_turn_end(between)
         self._stop: str = tokenizer.convert_ids_to_tokens(self.turn_end_ids[-1])
+        self._begins_with_space = tokenizer.convert_ids_to_tokens(self.text_ids("a")[0])[0] != "a"
         self._turn_end = between[: between.index(self._stop) + len(self._stop)]
         header = self.prompt_text([{"role": "user", "content": _MARK}]).rpartition(_MARK)[2]
         self.opens_thinking = after_thinking(header) is None
@@ -223,7 +224,11 @@ class Chat:
             TemplateError: the template opens a think block before the answer, and a turn that is learned has none to end; or it
                 does not show a text of the conversation.
         """
-        messages = self.spelled(messages)
+        # Answers without white space around them: a template may trim them in its history only.
+        messages = [
+            {**part, "content": part["content"].strip()} if part["role"] == "assistant" else part
+            for part in self.spelled(messages)
+        ]
         if loss_on == "user":
             return self._user_rows(messages)
         turns = [position for position, message in enumerate(messages) if message["role"] == "assistant"]
@@ -231,14 +236,15 @@ class Chat:
         if loss_on == "talk":
             wanted = {position for position in wanted if boxed(messages[position]["content"]) is None} or wanted
         rows: list[TrainingRow] = []
-        shown = ""
+        shown = prompt = ""
         for position in turns:
-            if learned_from and position in ({turns[-1]} if loss_on == "all" else wanted):
-                self.check_thinking(_as_text(messages[position]))
+            thinks = messages[position].get("reasoning_content")
+            if learned_from and not thinks and position in ({turns[-1]} if loss_on == "all" else wanted):
+                self.check_thinking(messages[position]["content"])
             prompt, target = self.prompt_text(messages[:position]), self._target_text(messages[: position + 1])
             shown += prompt + target
             _append_turn(rows, *self._ids_after(prompt, target), position in wanted)
-        self._check_shown(messages, shown)
+        self._check_shown(messages, shown, prompt)
         if loss_on == "all":
             return [TrainingRow(row.input_ids, [1] * len(row.input_ids)) for row in rows[-1:]]
         return [row for row in rows if any(row.loss_mask)]
@@ -248,27 +254,28 @@ class Chat:
         shown = ""
         for position, message in enumerate([*messages, user("")]):
             if position and message["role"] == "user":
-                before, said = self.user_prefix_text(messages[:position]), message["content"].strip()
+                before, said = self.user_prefix_text(messages[:position]), message["content"].strip() + self._user_end
                 shown += before + said
                 prompt, target = self._ids_after(before, said)
                 if learned(message):
-                    _append_turn(rows, prompt, [*target, *self.user_end_ids], True)
-        self._check_shown(messages, shown, with_thoughts=False)
+                    _append_turn(rows, prompt, target, True)
+        self._check_shown(messages, shown, before, with_thoughts=False)
         return rows
 
     def check_prompt(self, messages: Sequence[Message]) -> None:
         """Raise TemplateError if the template does not show a text, a call or a tool of a prompt. It may drop former thoughts."""
-        self._check_shown(messages, self.prompt_text(messages), with_thoughts=False)
+        prompt = self.prompt_text(messages)
+        self._check_shown(messages, prompt, prompt, with_thoughts=False)
 
-    def _check_shown(self, messages: Sequence[Message], shown: str, with_thoughts: bool = True) -> None:
-        """Raise TemplateError if `shown`, what the template wrote, lacks a text of the messages."""
+    def _check_shown(self, messages: Sequence[Message], shown: str, prompt: str, with_thoughts: bool = True) -> None:
+        """Raise TemplateError if `shown`, what the template wrote, lacks a text of the messages, or the last prompt their first."""
         if messages[0].get("tools"):
             without = [{key: value for key, value in messages[0].items() if key != "tools"}, *messages[1:]]
             if self._render(messages) == self._render(without):
                 raise _not_shown("the row's `tools`", "")
         for number, message in enumerate(messages, start=1):
             for key, text in _texts_of(message, with_thoughts):
-                if not _stands_in(text, shown):
+                if not _stands_in(text, prompt if message["role"] == "system" else shown):
                     raise _not_shown(f"`{key}` of message {number}", text.replace(_BREAK, ""))
 
     def check_thinking(self, content: str) -> None:
@@ -331,7 +338,10 @@ class Chat:
     def _ids_after(self, prompt: str, target: str) -> tuple[list[int], list[int]]:
         """Return the ids of a prompt and of the text after it, which are cut out of both together: SentencePiece begins a text of
         its own with a space."""
-        before, whole = self.text_ids(prompt), self.text_ids(prompt + target)
+        before = self.text_ids(prompt)
+        if not self._begins_with_space:
+            return list(before), list(self.text_ids(target))
+        whole = self.text_ids(prompt + target)
         if whole[: len(before)] != before:  # a token that spans both
             whole = (*before, *self.text_ids(self._stop + target)[1:])
         return list(before), list(whole[len(before) :])
@@ -382,12 +392,10 @@ class Chat:
         if not self._has_system and len(shown) > 1 and (shown[0]["role"], shown[1]["role"]) == ("system", "user"):
             shown[:2] = [{**shown[1], "content": f"{shown[0]['content']}\n\n{shown[1]['content']}"}]
         return [
-            {**message, **dict.fromkeys(THOUGHT_FIELDS, message["reasoning_content"])}
-            if message.get("reasoning_content")
-            else _with_thoughts(message)
-            if self.has_parts and message["role"] == "assistant"
-            else message
-            for message in shown
+            _with_thoughts(part)
+            if part.get("reasoning_content") or (self.has_parts and part["role"] == "assistant")
+            else part
+            for part in shown
         ]
 
     def _shows_system(self) -> bool:
@@ -436,6 +444,8 @@ class Chat:
         ids = self.text_ids(header)
         end = next((place for place, token in enumerate(ids) if token in self._special), len(ids))
         self.user_end_ids = ids[: end + 1]
+        stop: str = self.tokenizer.convert_ids_to_tokens(ids[end]) if end < len(ids) else ""
+        self._user_end = header[: header.index(stop) + len(stop)] if stop else header
         self._closes_user = self.tokenizer.decode(ids[:end]).strip()
 
     def _stop_ids(self, end_ids: Iterable[int], header_ids: Sequence[int]) -> tuple[int, ...]:
@@ -492,16 +502,12 @@ _GREETING: tuple[Message, ...] = ({"role": "user", "content": "Hi."},)
 
 
 def _with_thoughts(message: Message) -> Message:
-    """Return an assistant's message with the thoughts of its think block in the fields where templates look for them."""
+    """Return an assistant's message with its thoughts, also those of a think block, in the fields where templates look for them."""
+    if thoughts := message.get("reasoning_content"):
+        return {**message, **dict.fromkeys(THOUGHT_FIELDS, thoughts)}
     said = after_thinking(message["content"]) or ""
     thoughts = THINKING_STARTS.sub("", THINKING_ENDS.sub("", message["content"].removesuffix(said))).strip()
     return {**message, "content": said.strip(), **(dict.fromkeys(THOUGHT_FIELDS, thoughts) if thoughts else {})}
-
-
-def _as_text(message: Message) -> str:
-    """Return what an assistant says, with thoughts of a field in a think block."""
-    thoughts = message.get("reasoning_content")
-    return f"<think>\n{thoughts}\n</think>\n\n{message['content']}" if thoughts else str(message["content"])
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
@@ -526,9 +532,7 @@ def _texts_of(message: Message, with_thoughts: bool) -> Iterator[tuple[str, str]
         function = call.get("function", call)
         yield from (("tool_calls", text) for text in (function["name"], *_leaves(function.get("arguments"))))
     for tool in message.get("tools") or ():
-        function = tool.get("function", tool)
-        properties = (function.get("parameters") or {}).get("properties") or {}
-        yield from (("tools", text) for text in (function["name"], function.get("description") or "", *properties))
+        yield "tools", tool["function"]["name"]
 
 
 def _leaves(value: Any) -> Iterator[str]:
