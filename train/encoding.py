@@ -84,8 +84,11 @@ def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> 
     Raises:
         DataError: There is no file, the build is not finished, or rows are no conversations.
     """
-    for row in load_sft_rows(path, section.columns, skipped if section.on_bad_row == "skip" else None):
+    unread = set[str]()
+    for row in load_sft_rows(path, section.columns, skipped if section.on_bad_row == "skip" else None, unread):
         yield user_view(row) if section.loss_on == "user" else tuple(row["messages"])
+    if unread and not (path / "manifest.json").is_file():
+        say_once(f"{path}: columns that are not read: {', '.join(sorted(unread))}")
     if skipped:
         say_once(f"{path}: {len(skipped)} rows left out (data.on_bad_row: skip): {first_faults(skipped, path)}")
 
