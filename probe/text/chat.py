@@ -224,11 +224,7 @@ class Chat:
             TemplateError: the template opens a think block before the answer, and a turn that is learned has none to end; or it
                 does not show a text of the conversation.
         """
-        # Answers without white space around them: a template may trim them in its history only.
-        messages = [
-            {**part, "content": part["content"].strip()} if part["role"] == "assistant" else part
-            for part in self.spelled(messages)
-        ]
+        messages = self.spelled(messages)
         if loss_on == "user":
             return self._user_rows(messages)
         turns = [position for position, message in enumerate(messages) if message["role"] == "assistant"]

@@ -93,7 +93,6 @@ def learned(row: dict[str, Any], family: str) -> tuple[list[str], str]:
         ("chatml", {"messages": [ASKED, SAID], "system_prompt": "Be kind."}, ["It rains.<|im_end|>"], "system\nBe kind."),
         ("chatml", {"messages": [ASKED, {**SAID, "content": "Say <|im_start|>."}]}, ["Say <|im_start|>.<|im_end|>"], "Say"),
         ("metaspace", {"messages": [ASKED, FORMER, AGAIN, SAID]}, ["No idea.</s>", "It rains.</s>"], "[/INST]"),
-        ("chatml", {"messages": [ASKED, {**FORMER, "content": "\n No idea. "}, AGAIN, SAID]}, ["No idea.<|im_end|>", "It rains.<|im_end|>"], "\nNo idea.<"),
     ],
 )  # fmt: skip
 def test_a_row_is_trained_as_it_is_meant(family: str, row: dict[str, Any], said: list[str], contains: str) -> None:
