@@ -14,12 +14,13 @@ from nextturn.data_builders.quality import holds
 from nextturn.data_builders.tasks import Conversation
 from nextturn.probe.command.errors import DataError
 from nextturn.probe.data.messages import (
-    check_messages,
     check_text,
+    check_with_columns,
     conversation_in,
     plain,
     row_id,
     training_messages,
+    unread_columns,
     user,
 )
 from nextturn.probe.data.tables import is_saved, place, read_rows
@@ -71,13 +72,17 @@ _SHOWN = 5
 
 
 def load_sft_rows(
-    path: Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+    path: Path,
+    columns: Mapping[str, str] | None = None,
+    skipped: list[str] | None = None,
+    unread: set[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the kept rows of a finished build or a file, each with `messages` that end with the assistant.
 
     Args:
         columns: The row's own names of columns, see `training_messages`.
         skipped: Gets the fault of each row that is no conversation; None makes faults an error.
+        unread: Gets the names of columns that are not read.
 
     Raises:
         DataError: The build is not finished, or rows are no conversations, or have no assistant turn to learn. All are counted,
@@ -91,6 +96,8 @@ def load_sft_rows(
             faults.append(str(error))
             continue
         good += 1
+        if unread is not None:
+            unread |= unread_columns(row, columns or {})
         yield {**row, "messages": list(messages)}
     if not faults or (skipped is not None and good):
         return
@@ -167,7 +174,8 @@ def _rl_row(fields: dict[str, Any], where: str, number: int) -> PromptRow:
     """Return a prompt: `prompt` or `messages` that end with the user, or a `question` as text; all other columns may be missing."""
     of_prompt = ("prompt", "messages", "question")
     given = next((fields[key] for key in of_prompt if fields.get(key) is not None), None)
-    prompt = check_messages([user(given)] if isinstance(given, str) else conversation_in({"prompt": given}), where)
+    messages = [user(given)] if isinstance(given, str) else conversation_in({"prompt": given}, marks=True)
+    prompt = check_with_columns(messages, fields, where)
     if prompt[-1]["role"] != "user":
         raise DataError(f"{where}: the prompt ends with the assistant, expected a user message last")
     said = "\n\n".join(message["content"] for message in prompt if message["role"] == "user")
@@ -183,9 +191,7 @@ def _rl_row(fields: dict[str, Any], where: str, number: int) -> PromptRow:
         of_row = {name: known[name] for name in _COLUMNS if name in known and name not in _OF_FACT}
         fact = {name: known[name] for name in _OF_FACT if name in known}
         columns = {name: value for name, value in fields.items() if name not in (*of_prompt, *_COLUMNS)}
-        row = _VALIDATOR.validate_python(
-            {**of_row, "prompt": list(map(plain, prompt)), "fact": fact, "columns": columns}
-        )
+        row = _VALIDATOR.validate_python({**of_row, "prompt": prompt, "fact": fact, "columns": columns})
     except ValidationError as error:
         problem = error.errors()[0]
         name, given = ".".join(map(str, problem["loc"])).removeprefix("fact."), repr(problem["input"])[:60]

@@ -41,7 +41,7 @@ def train(recipe: DpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     from trl import DPOConfig
 
-    from nextturn.train.encoding import as_dataset, load_pairs, make_pairs
+    from nextturn.train.encoding import as_dataset, check_too_long, load_pairs, make_pairs
     from nextturn.train.overrides import PairTrainer
     from nextturn.train.policy import new_adapter
 
@@ -53,6 +53,7 @@ def train(recipe: DpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     pairs = list(load_pairs(run.data))
     run.warn_of_probed(pair.prompt for pair in pairs)
     rows, counts = make_pairs(pairs, run.chat, args.max_length)
+    check_too_long("pairs", counts.too_long, counts.pairs, f"train.max_length {args.max_length}", recipe.data)
     run.begin()
 
     # The model, all weights or LoRA, and trl's trainer. The reference is a frozen copy, or the model without its adapter.

@@ -14,12 +14,20 @@ from nextturn.data_builders.rows import first_faults, load_rl_rows, load_sft_row
 from nextturn.data_builders.sections import load_data_recipe
 from nextturn.probe.command.errors import DataError, TemplateError
 from nextturn.probe.command.terminal import say_once
-from nextturn.probe.data.messages import check_messages, check_text
+from nextturn.probe.data.messages import (
+    THOUGHT_FIELDS,
+    check_text,
+    check_with_columns,
+    has_thoughts,
+    learned,
+    refuse_marks,
+    renamed,
+)
 from nextturn.probe.data.tables import located
 from nextturn.probe.questions.simulation import PromptRow
 from nextturn.probe.text.chat import Chat, LossOn, Message
 from nextturn.train.rewards import check_columns
-from nextturn.train.sections import DataSection, GrpoRecipe, RolloutSection
+from nextturn.train.sections import DataSection, GrpoRecipe, RolloutSection, TrainingData
 
 IGNORED = -100  # the label that torch's cross-entropy ignores
 
@@ -31,6 +39,9 @@ class RowCounts:
     Attributes:
         intents: Conversations that begin with the user's intent (`loss_on: user`).
         skipped: Rows that are no conversations and were left out (`data.on_bad_row: skip`).
+        unthinking: Conversations with an answer without thoughts, for a template that writes thoughts before answers.
+        doubled: Conversations with thoughts after a prompt that ends in an empty think block.
+        spelled: Conversations whose texts spell special tokens.
     """
 
     conversations: int
@@ -41,6 +52,9 @@ class RowCounts:
     too_long: int
     intents: int = 0
     skipped: int = 0
+    unthinking: int = 0
+    doubled: int = 0
+    spelled: int = 0
 
     def summary(self, loss_on: str) -> str:
         """Return the counts as text for a model card."""
@@ -71,8 +85,11 @@ def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> 
     Raises:
         DataError: There is no file, the build is not finished, or rows are no conversations.
     """
-    for row in load_sft_rows(path, section.columns, skipped if section.on_bad_row == "skip" else None):
+    unread = set[str]()
+    for row in load_sft_rows(path, section.columns, skipped if section.on_bad_row == "skip" else None, unread):
         yield user_view(row) if section.loss_on == "user" else tuple(row["messages"])
+    if unread and not (path / "manifest.json").is_file():
+        say_once(f"{path}: columns that are not read: {', '.join(sorted(unread))}")
     if skipped:
         say_once(f"{path}: {len(skipped)} rows left out (data.on_bad_row: skip): {first_faults(skipped, path)}")
 
@@ -132,9 +149,15 @@ def make_rows(
         DataError: No row is left.
     """
     rows: list[dict[str, list[int]]] = []
-    count, intents, lengths = 0, 0, [0]
+    count, intents, lengths, kinds = 0, 0, [0], Counter[str]()
     for count, messages in enumerate(conversations, start=1):
         intents += loss_on == "user" and messages[0]["role"] == "system"
+        answers = [message for message in messages if message["role"] == "assistant" and loss_on != "user"]
+        kinds["unthinking"] += chat.writes_thoughts and any(
+            learned(answer) and not has_thoughts(answer) for answer in answers
+        )
+        kinds["doubled"] += any(chat.repeats_thinking(answer["content"]) for answer in answers)
+        kinds["spelled"] += chat.spelled(messages) != list(messages)
         try:
             made = chat.training_rows(messages, loss_on)
         except TemplateError as error:
@@ -154,7 +177,35 @@ def make_rows(
         )
     tokens = sum(len(row["input_ids"]) for row in rows)
     trained = sum(label != IGNORED for row in rows for label in row["labels"])
-    return rows, RowCounts(count, len(rows), tokens, trained, longest, too_long, intents, len(skipped))
+    return rows, RowCounts(count, len(rows), tokens, trained, longest, too_long, intents, len(skipped), **kinds)
+
+
+def check_counts(counts: RowCounts, section: DataSection, chat: Chat, limit: int | None) -> None:
+    """Print what is left out of the rows or trained in another way than it may be meant.
+
+    Raises:
+        TemplateError: Thoughts stand after an empty think block.
+        DataError: More rows are too long than `data.max_too_long` allows.
+    """
+    if counts.doubled:
+        raise chat.no_place_for_thoughts()
+    check_too_long("rows", counts.too_long, counts.rows, f"train.max_length {limit}", section)
+    if counts.unthinking:
+        say_once(
+            f"thoughts  {counts.unthinking:,} of {counts.conversations:,} conversations have answers without thoughts, and the template "
+            "writes thoughts before answers: a model that thinks will unlearn it"
+        )
+    if counts.spelled:
+        say_once(f"tokens    {counts.spelled:,} conversations spell special tokens, which are encoded as plain text")
+
+
+def check_too_long(what: str, too_long: int, kept: int, limit: str, section: TrainingData) -> None:
+    """Print how many rows are left out as too long; raise DataError if the share is above `data.max_too_long`."""
+    said = f"{too_long:,} of {too_long + kept:,} {what} are longer than {limit} and left out"
+    if too_long > section.max_too_long * (too_long + kept):
+        raise DataError(f"{said}, more than the share data.max_too_long {section.max_too_long:g}; raise one of the two")
+    if too_long:
+        say_once(f"too long  {said}")
 
 
 def as_dataset(rows: Sequence[dict[str, list[int]]], packed_to: int | None = None) -> Any:
@@ -221,7 +272,8 @@ def load_pairs(path: Path) -> Iterator[PreferencePair]:
         DataError: There is no file, the build is not finished, a row is no pair, or its sides are equal (file:line).
     """
     for where, _, row in view_rows(path, "preference"):
-        prompt = check_messages(row.get("prompt"), where)
+        refuse_marks(row, where)
+        prompt = check_with_columns(renamed(row.get("prompt"), marks=True), row, where)
         if prompt[-1]["role"] != "user":
             raise DataError(f"{where}: the prompt ends with the assistant, expected a user message last")
         chosen, rejected = (_side(row.get(name), name, where) for name in ("chosen", "rejected"))
@@ -235,6 +287,11 @@ def _side(messages: Any, name: str, where: str) -> str:
     content = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
     if not isinstance(content, str) or not content.strip():
         raise DataError(f"{where}: `{name}` is {repr(messages)[:60]}, expected a list of one assistant message")
+    if unread := [key for key in (*THOUGHT_FIELDS, "tool_calls") if message and message.get(key)]:
+        raise DataError(
+            f"{where}: `{name}` has `{unread[0]}`, expected text alone; put thoughts into it between <think> and </think>, and leave out "
+            "pairs with calls"
+        )
     check_text(content, f"{where}: `{name}`")
     return content
 
@@ -255,6 +312,8 @@ def make_pairs(
     longest = too_long = 0
     for pair in pairs:
         chat.check_thinking(pair.chosen)
+        if any(map(chat.repeats_thinking, (pair.chosen, pair.rejected))):
+            raise chat.no_place_for_thoughts()
         prompt = list(chat.prompt_ids(pair.prompt))
         sides = [_reply_ids(chat, pair.prompt, text) for text in (pair.chosen, pair.rejected)]
         length = len(prompt) + max(map(len, sides))
@@ -326,9 +385,12 @@ def choose_prompts(recipe: GrpoRecipe, where: Path, chat: Chat, seed: int, least
     for kind in section.kinds or ():
         if kind not in known:
             raise DataError(f"{where}: data.kinds: no prompt of the kind {kind}, there are {', '.join(sorted(known))}")
+    for row in kept:
+        chat.check_prompt(row.prompt)
     sizes = {row.id: len(chat.prompt_ids(row.prompt)) for row in kept}
     short = [row for row in kept if sizes[row.id] <= section.max_prompt_tokens]
     too_long = len(kept) - len(short)
+    check_too_long("prompts", too_long, len(short), f"data.max_prompt_tokens {section.max_prompt_tokens}", section)
     # By problem: one that is trained on in one conversation is known in its others.
     problems = sorted({row.problem for row in short})
     if section.held_out >= len(problems) and section.held_out:

@@ -133,6 +133,26 @@ class ConversationTrainer(ResumableTrainer, SFTTrainer):
             return Trainer.compute_loss(self, model, {**inputs, "use_cache": False}, return_outputs, num_items_in_batch)
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
+    # Relies on transformers 5.17.0 (35a11f83d269) transformers.trainer:Trainer.evaluation_loop
+    #   losses, logits, labels = self.prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate with the mean loss over all tokens. transformers takes the mean of each batch, and then of the batches, so that
+        its figure depends on the batch size. Rows that accelerate repeats to fill the last batches of several processes count."""
+        self._evaluated = torch.zeros(
+            2, dtype=torch.float64 if self.args.use_cpu else torch.float32, device=self.args.device
+        )
+        output = super().evaluation_loop(*args, **kwargs)
+        loss, tokens = self.accelerator.reduce(self._evaluated, "sum").tolist()
+        (name,) = (name for name in output.metrics if name.endswith("_loss"))
+        output.metrics[name] = loss / tokens
+        return output
+
+    def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        tokens = (inputs["labels"][..., 1:] != -100).sum()
+        loss, *others = super().prediction_step(model, inputs, *args, **kwargs)
+        self._evaluated += torch.stack([loss * tokens, tokens]).to(self._evaluated)
+        return loss, *others
+
 
 class PairTrainer(ResumableTrainer, DPOTrainer):
     """trl's DPOTrainer on rows that are token ids already."""

@@ -144,6 +144,7 @@ class RunPlan:
             conversations = list(encoding.read_conversations(path, section, skipped))
             self.conversations = conversations
             rows, counts = encoding.make_rows(conversations, self.chat, loss_on, longest, skipped)
+            encoding.check_counts(counts, section, self.chat, longest)
             of_user = f" on user turns, {counts.intents:,} conversations with an intent" if loss_on == "user" else ""
             yield (
                 f"data      {path}: {counts.conversations:,} conversations, {counts.rows:,} rows, {counts.tokens:,} tokens, "
@@ -158,6 +159,7 @@ class RunPlan:
                 )
                 validation, known = encoding.make_rows(held_out, self.chat, loss_on, longest, left_out)
                 check_validation(rows, validation)
+                check_counts(known, section, self.chat, longest)
                 yield f"validate  {section.validation}: {known.conversations:,} conversations, {known.skipped + known.too_long} left out"
             self.example = ["an example, tokens with loss are between ⟦ and ⟧:", *_shown(rows[0], self.chat)]
             self.rows = counts.rows
@@ -172,7 +174,11 @@ class RunPlan:
         else:
             pairs = list(encoding.load_pairs(path))
             self.conversations = [pair.prompt for pair in pairs]
-            rows, counts = encoding.make_pairs(pairs, self.chat, self.arguments.get("max_length", 1024))
+            limit = self.arguments.get("max_length", 1024)
+            rows, counts = encoding.make_pairs(pairs, self.chat, limit)
+            encoding.check_too_long(
+                "pairs", counts.too_long, counts.pairs, f"train.max_length {limit}", self.recipe.data
+            )
             yield (
                 f"data      {path}: {counts.pairs:,} pairs{encoding.listed_kinds(counts.kinds)}, {counts.tokens:,} tokens of both sides, "
                 f"longest {counts.longest}, {counts.too_long} too long and left out"

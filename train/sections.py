@@ -175,6 +175,8 @@ class TrainingData(TemplateSection):
     """A data build, a file (JSONL, JSON array, Parquet, CSV), a folder of save_to_disk, or ORG/NAME@CONFIG:SPLIT; this or `recipe`."""
     recipe: str | None = None
     """A data recipe, which is built if its data are not there yet; give this or `path`."""
+    max_too_long: Annotated[float, Field(ge=0, le=1), Mark.FREE] = 0.5
+    """Share of rows that may be left out because they are too long; more is an error."""
 
     def check_keys(self) -> None:
         if (self.path is None) == (self.recipe is None):

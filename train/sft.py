@@ -42,7 +42,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     from nextturn.probe.data.tables import located
     from nextturn.probe.models.user_model import UserModelInfo
-    from nextturn.train.encoding import as_dataset, make_rows, read_conversations
+    from nextturn.train.encoding import as_dataset, check_counts, make_rows, read_conversations
     from nextturn.train.inputs import check_validation
     from nextturn.train.overrides import ConversationTrainer
     from nextturn.train.policy import new_adapter
@@ -58,11 +58,13 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     conversations = list(read_conversations(run.data, recipe.data, skipped))
     run.warn_of_probed(conversations)
     rows, counts = make_rows(conversations, run.chat, loss_on, args.max_length, skipped)
+    check_counts(counts, recipe.data, run.chat, args.max_length)
     del conversations
     validation: list[dict[str, list[int]]] = []
     if recipe.data.validation:
         path = located(recipe.data.validation, "data.validation")
-        validation, _ = make_rows(read_conversations(path, recipe.data, []), run.chat, loss_on, args.max_length)
+        validation, held_out = make_rows(read_conversations(path, recipe.data, []), run.chat, loss_on, args.max_length)
+        check_counts(held_out, recipe.data, run.chat, args.max_length)
         check_validation(rows, validation)
     info = UserModelInfo(recipe.model.name, run.chat.template_sha256, counts.intents > 0)
     run.begin(info if loss_on == "user" else None)

@@ -8,7 +8,7 @@ A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {ro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,22 @@ from nextturn.probe.data.tables import parsed, place, read_rows, renamed_columns
 Message = dict[str, Any]
 """{role, content}, both text. An assistant's message may have `loss: False`: it is shown and not trained on. In training a message
 may also call tools (`tool_calls`) or hold what a tool returned (role "tool"), and the first one may have the row's `tools`."""
-_LOSS_MARKS = ("loss", "train", "weight")
-"""Keys that say whether a message is trained on: ours, axolotl's (true or false) and OpenAI's (1 or 0)."""
+_LOSS_MARKS = ("loss", "train", "training", "trainable", "weight")
+"""Keys that say whether a message is trained on: ours, axolotl's and others' (true or false), and OpenAI's (1 or 0)."""
 _OF_TOOLS = ("tool_calls", "tool_call_id", "name")
 """Keys of a message that calls a tool (OpenAI's and transformers' form), or that holds what a tool returned."""
+THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
+"""Keys of the thoughts of an assistant's message, in rows and in templates. A checked message has the first."""
+_SYSTEM_COLUMNS = ("system", "system_prompt")
+_TOOL_COLUMNS = ("tools", "functions")
+_MARKS = "write `loss: false` into the messages that carry no loss, and take this key out"
+_REFUSED = {
+    **dict.fromkeys(("mask", "masked", "is_masked", "loss_mask", "loss_weight", "loss_scale", "train_detail"), _MARKS),
+    **dict.fromkeys(
+        ("image", "images", "videos", "audios"), "only text is trained: leave such rows out, or the column"
+    ),
+}
+"""Keys of messages and columns of rows that change what other trainers learn from a row, and that are not read: what to do."""
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human"), "user"),
@@ -54,6 +66,11 @@ def after_thinking(text: str) -> str | None:
         return text
     said = THINKING_ENDS.split(text)[-1]
     return None if THINKING_STARTS.search(said) else said
+
+
+def has_thoughts(message: Message) -> bool:
+    """Return True if an assistant's message has thoughts, in a field or in its text."""
+    return bool(message.get(THOUGHT_FIELDS[0])) or bool(THINKING_ENDS.search(message["content"]))
 
 
 def row_id(row: dict[str, Any], number: int) -> str:
@@ -111,6 +128,27 @@ _EXCHANGES = (("prompt", "completion"), ("question", "answer"), ("instruction", 
 """Columns of a user's message and its answer."""
 
 
+_OF_EXCHANGES = ("input", "context", "history")
+"""Columns beside the two of an exchange: text after the question, and (in Alpaca's form) earlier exchanges as pairs."""
+
+
+def _forms(row: dict[str, Any], columns: Mapping[str, str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the columns with a whole conversation, and the pairs of columns with an exchange; the first one is read."""
+    whole = [key for key in KEYS if key in columns or isinstance(row.get(key), list)]
+    if columns.keys() & {"prompt", "completion"}:  # the file's own conversation is not the one that is meant
+        whole = []
+    return whole, [pair for pair in _EXCHANGES if all(row.get(name) is not None for name in pair)]
+
+
+def unread_columns(row: dict[str, Any], columns: Mapping[str, str]) -> set[str]:
+    """Return the columns with a value that `training_messages` does not read, apart from ids."""
+    named = renamed_columns(row, columns, "row")
+    whole, sides = _forms(named, columns)
+    form = whole[:1] or [*sides[0], *_OF_EXCHANGES] if whole or sides else ["prompt", "history"]
+    read = {*form, *columns, *columns.values(), *_SYSTEM_COLUMNS, *_TOOL_COLUMNS, *IDS, "intent", "intent_first"}
+    return {name for name, value in row.items() if name not in read and value not in (None, "", [], {})}
+
+
 def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str] | None = None) -> tuple[Message, ...]:
     """Return the checked conversation of a row to train on, in any form that `conversation_in` reads, or as two columns:
     prompt and completion, question and answer, instruction (with input) and output; a column `system` comes first.
@@ -123,15 +161,12 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
     """
     columns = columns or {}
     row = renamed_columns(row, columns, where)
-    whole = [key for key in KEYS if key in columns or isinstance(row.get(key), list)]
-    if columns.keys() & {"prompt", "completion"}:  # the file's own conversation is not the one that is meant
-        whole = []
-    sides = [pair for pair in _EXCHANGES if all(row.get(name) is not None for name in pair)]
+    refuse_marks(row, where)
+    whole, sides = _forms(row, columns)
     if whole:
         messages = renamed(row[whole[0]], marks=True)
     elif sides:
-        asked, answered = (row[name] for name in sides[0])
-        messages = renamed(_exchange(asked, answered, row.get("input")), marks=True)
+        messages = renamed(_exchange(row, sides[0], where), marks=True)
     else:
         messages = conversation_in(row, marks=True)
     if messages is None:
@@ -139,12 +174,7 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
             f"{where}: no conversation in it (has {', '.join(row) or 'nothing'}), expected `messages` with {{role, content}}, "
             "`conversations` with {from, value}, or `prompt` and `completion`; `data.columns` names other columns"
         )
-    if isinstance(row.get("system"), str) and row["system"].strip() and isinstance(messages, list):
-        messages = [{"role": "system", "content": row["system"]}, *messages]
-    found = check_messages(messages, where, with_tools=True)
-    tools = parsed(row.get("tools"))
-    if tools and isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools):
-        found = ({**found[0], "tools": tools}, *found[1:])
+    found = check_with_columns(messages, row, where)
     if found[-1]["role"] != "assistant":
         raise DataError(f"{where}: the conversation ends with the {found[-1]['role']}, expected an assistant turn last")
     if not any(message["role"] == "assistant" and learned(message) for message in found):
@@ -152,12 +182,95 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
     return found
 
 
-def _exchange(asked: Any, answered: Any, more: Any) -> list[Any]:
-    """Return a user's side and its answer, each a text or messages, as messages."""
+def _exchange(row: dict[str, Any], names: tuple[str, str], where: str) -> list[Any]:
+    """Return a user's side and its answer, each a text or messages, as messages. A prompt's own answers carry no loss."""
+    asked, answered = (row[name] for name in names)
+    before, more = [], [row[name] for name in ("input", "context") if row.get(name)]
+    for pair in row.get("history") or ():
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise DataError(f"{where}: `history` holds {pair!r:.60}, expected pairs of a question and its answer")
+        before += [user(pair[0]), assistant(pair[1])]
+    if (before or more) and not (isinstance(asked, str) and all(isinstance(text, str) for text in more)):
+        names_given = ", ".join(name for name in _OF_EXCHANGES if row.get(name))
+        raise DataError(
+            f"{where}: {names_given} beside `{names[0]}`, expected texts (history: pairs of texts); leave such columns out, or put "
+            "all into `messages`"
+        )
     if isinstance(asked, str):
-        asked = [user(f"{asked}\n\n{more}" if isinstance(more, str) and more.strip() else asked)]
+        asked = [user("\n\n".join([asked, *(text for text in more if text.strip())]))]
+    else:
+        asked = [_without_loss(message) for message in asked] if isinstance(asked, list) else asked
     answered = [assistant(answered)] if isinstance(answered, str) else answered
-    return [message for side in (asked, answered) for message in (side if isinstance(side, list) else [side])]
+    return before + [message for side in (asked, answered) for message in (side if isinstance(side, list) else [side])]
+
+
+def _without_loss(message: Any) -> Any:
+    """Return a message of a prompt; an assistant's is not trained on, as in trl."""
+    if not isinstance(message, dict) or ROLES.get(str(message.get("role", message.get("from")))) != "assistant":
+        return message
+    return {**{key: value for key, value in message.items() if key not in _LOSS_MARKS}, "loss": False}
+
+
+def refuse_marks(row: dict[str, Any], where: str) -> None:
+    """Raise DataError if a row or a message of it has a key that changes what other trainers learn from it."""
+    # KTO's mark of a reply that is not wanted.
+    if row.get("label") is False and "completion" in row:
+        raise DataError(
+            f"{where}: `label: false` marks a reply that is not wanted; leave these rows out, or train on pairs (DPO)"
+        )
+    parts = [message for value in row.values() if isinstance(value, list) for message in value if is_message(message)]
+    for part in (row, *parts):
+        for key in _REFUSED.keys() & part.keys():
+            if part[key] not in (None, "", [], {}):
+                raise DataError(f"{where}: `{key}: {part[key]!r:.40}` is not read; {_REFUSED[key]}")
+
+
+def check_with_columns(messages: Any, row: dict[str, Any], where: str) -> tuple[Message, ...]:
+    """Return the checked conversation of a row with the text of its column `system` or `system_prompt` as the system message, and
+    with the tools of its column `tools` or `functions`, or of its system message.
+
+    Raises:
+        DataError: See `check_messages`; or there are two different system messages, or tools that cannot be read.
+    """
+    first = messages[0] if isinstance(messages, list) and messages and isinstance(messages[0], dict) else {}
+    texts = {
+        name: row[name].strip() for name in _SYSTEM_COLUMNS if isinstance(row.get(name), str) and row[name].strip()
+    }
+    if texts and first.get("role") == "system":
+        texts["messages"] = str(first.get("content")).strip()
+    if len({*texts.values()}) > 1:
+        raise DataError(
+            f"{where}: different system messages in the columns {', '.join(texts)}, expected one; leave out the others"
+        )
+    if texts and first and "messages" not in texts:
+        messages = [{"role": "system", "content": next(iter(texts.values()))}, *messages]
+    found = check_messages(messages, where, with_tools=True)
+    held = (of.get(name) for of in (row, first) for name in _TOOL_COLUMNS)
+    given = next((tools for tools in held if tools not in (None, "", [])), None)
+    tools = [_as_tool(parsed(tool)) for tool in listed] if isinstance(listed := parsed(given), list) else []
+    if tools and all(map(_is_call, tools)):
+        return ({**found[0], "tools": tools}, *found[1:])
+    if given is not None and any(message.get("tool_calls") for message in found):
+        raise DataError(
+            f"{where}: `tools` is {given!r:.60}, expected a list of {{type, function: {{name, parameters}}}} or its JSON text"
+        )
+    return found
+
+
+def _as_tool(tool: Any) -> Any:
+    """Return the description of a tool in OpenAI's form, without nulls, of which Arrow puts one where another row has a value."""
+    tool = _without_nulls(tool)
+    return (
+        {"type": "function", "function": tool}
+        if isinstance(tool, dict) and "name" in tool and "function" not in tool
+        else tool
+    )
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _first_or_all(found: Any, strings: bool, marks: bool) -> Any:
@@ -170,17 +283,17 @@ def renamed(messages: Any, marks: bool = False) -> Any:
     """Return messages as {role, content} with our names of roles. Anything else stays as it is, for the check to report.
 
     Args:
-        marks: Keep what says whether a message is trained on.
+        marks: Keep what only training reads: whether a message is trained on, its thoughts, and a system message's tools.
     """
     if not isinstance(messages, list):
         return messages
-    return [_renamed(message, _LOSS_MARKS if marks else ()) for message in messages]
+    return [_renamed(message, marks) for message in messages]
 
 
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 
-def _renamed(message: Any, marks: Sequence[str]) -> Any:
+def _renamed(message: Any, marks: bool) -> Any:
     if not isinstance(message, dict) or not message.keys() & {"content", "value", "tool_calls", "function_call"}:
         return message
     role = "function_call" if message.get("function_call") else message.get("role", message.get("from"))
@@ -196,15 +309,19 @@ def _renamed(message: Any, marks: Sequence[str]) -> Any:
     if content is None and calls:
         content = ""
     role = ROLES.get(role, role) if isinstance(role, str) else role
-    return {"role": role, "content": content, **calls, **{key: message[key] for key in marks if key in message}}
+    kept = {key: message[key] for key in (*_LOSS_MARKS, *_TOOL_COLUMNS) if key in message} if marks else {}
+    thoughts = next((message[key] for key in THOUGHT_FIELDS if message.get(key)), None) if marks else None
+    if isinstance(thoughts, str) and thoughts.strip() not in str(content):
+        kept["reasoning_content"] = thoughts.strip()
+    return {"role": role, "content": content, **calls, **kept}
 
 
 def _with_arguments(call: Any) -> Any:
     """Return a tool call with its arguments as a mapping, as templates want them; OpenAI writes them as JSON text."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or "arguments" not in function:
-        return call
-    return {**call, "function": {**function, "arguments": parsed(function["arguments"])}}
+        return _without_nulls(call)
+    return _without_nulls({**call, "function": {**function, "arguments": parsed(function["arguments"])}})
 
 
 def _text_of(part: Any) -> str:
@@ -302,15 +419,15 @@ def _check_marks(message: Message, where: str) -> None:
     if not sound or (message.get("role") != "assistant" and ("loss" in marks or any(marks.values()))):
         given = ", ".join(f"`{key}: {mark!r}`" for key, mark in marks.items())
         raise DataError(
-            f"{where} ({message.get('role')}) has {given}; expected, on an assistant's message only, one of `loss` or `train` "
-            "(true or false) and `weight` (1 or 0)"
+            f"{where} ({message.get('role')}) has {given}; expected, on an assistant's message only, one of `loss`, `train`, "
+            "`training` or `trainable` (true or false) and `weight` (1 or 0)"
         )
 
 
 def plain(message: Message) -> Message:
     """Return the part of a message that a chat template gets."""
-    of_tools = {key: message[key] for key in _OF_TOOLS if message.get(key)}
-    return {"role": message["role"], "content": message["content"], **of_tools}
+    others = {key: message[key] for key in (*_OF_TOOLS, THOUGHT_FIELDS[0]) if message.get(key)}
+    return {"role": message["role"], "content": message["content"], **others}
 
 
 def learned(message: Message) -> bool:

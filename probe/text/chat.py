@@ -19,8 +19,10 @@ The same conversation is the same text on every day, although some templates wri
 
 from __future__ import annotations
 
+import json
 import os.path
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -29,7 +31,16 @@ from nextturn.probe.command.errors import TemplateError, one_line
 from nextturn.probe.command.files import sha256_text
 from nextturn.probe.command.terminal import say_once
 from nextturn.probe.command.timelimit import ends_within
-from nextturn.probe.data.messages import THINKING_ENDS, THINKING_STARTS, Message, after_thinking, learned, plain, user
+from nextturn.probe.data.messages import (
+    THINKING_ENDS,
+    THINKING_STARTS,
+    THOUGHT_FIELDS,
+    Message,
+    after_thinking,
+    learned,
+    plain,
+    user,
+)
 from nextturn.probe.text.grading import boxed
 
 Switches = Mapping[str, bool | str]
@@ -40,8 +51,9 @@ _MARK = "NEXTTURNMARK"
 UNKNOWN = "unknown"
 # Tokens that end a text in every vocabulary that has them, whatever its tokenizer calls its `eos_token`.
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "<|im_end|>", "<eos>", "</s>", "<|return|>")
-_THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
-"""Where the templates look for the thoughts of a message."""
+_BREAK = (
+    "\ufdd0"  # Unicode keeps this character free. It separates the letters of a special token that a message spells.
+)
 # Fixed date for templates that insert today's date (Llama 3.2). Training and all probes must use the same prompt, also on
 # different days. Llama 3.1 and 3.2 use this date by default.
 _TODAY = datetime(2024, 7, 26)
@@ -65,6 +77,7 @@ class Chat:
 
     Attributes:
         has_parts: True if an assistant's turn has several parts, thoughts and answer, as gpt-oss's.
+        writes_thoughts: True if the template writes the thoughts of an answer, and the model opens their block.
         opens_thinking: True if a prompt ends inside a think block, which the model has to end before it answers.
         ends: the tokens that end a text, by the model and by its tokenizer, or UNKNOWN.
         stop_ids: what ends a user turn.
@@ -93,13 +106,21 @@ class Chat:
         self._special = set(tokenizer.all_special_ids) | {
             number for number, token in added if token.special or token.content.strip()
         }
+        spelled = (token.content for _, token in added if token.special and len(token.content) > 1)
+        names = [name for name in spelled if not THINKING_STARTS.match(name) and not THINKING_ENDS.match(name)]
+        self._special_text = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
         known = {number for number, token in added if token.content in (*_END_TOKENS, tokenizer.eos_token)}
         end_ids = known.union(ends or ())
         self._end_texts: list[str] = tokenizer.convert_ids_to_tokens(sorted(end_ids))
         self.ends = UNKNOWN if ends is None else self._end_texts
-        self.turn_end_ids, header_ids = self._split_turn_end(self._between(_GREETING))
+        between = self._between(_GREETING)
+        self.turn_end_ids, header_ids = self._split_turn_end(between)
+        self._stop: str = tokenizer.convert_ids_to_tokens(self.turn_end_ids[-1])
+        self._begins_with_space = tokenizer.convert_ids_to_tokens(self.text_ids("a")[0])[0] != "a"
+        self._turn_end = between[: between.index(self._stop) + len(self._stop)]
         header = self.prompt_text([{"role": "user", "content": _MARK}]).rpartition(_MARK)[2]
         self.opens_thinking = after_thinking(header) is None
+        self._ended_thinking = bool(THINKING_ENDS.search(header))
         opening = self._opening()
         shared = os.path.commonprefix([header, opening])  # an assistant's header, without what is written after it
         # What the template writes between the generation prompt and an answer: white space, an empty think block, a channel.
@@ -108,6 +129,7 @@ class Chat:
         self.stop_ids = self._stop_ids(end_ids, [*header_ids, *self.text_ids(shared)])
         self.has_parts = self._check_parts(opening[len(shared) :])
         self._thoughts = self._written_thoughts()
+        self.writes_thoughts = bool(self._thoughts[1]) and not self.opens_thinking
         # gpt-oss ends the last turn with another token than those of the history.
         told = self._written([*_GREETING, {"role": "assistant", "content": _MARK}]) if self.has_parts else ""
         self.answer_end_ids = frozenset({(self.text_ids(told) or self.turn_end_ids)[-1], *end_ids})
@@ -118,7 +140,7 @@ class Chat:
         return self._render(messages, add_generation_prompt=True)
 
     def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self.text_ids(self.prompt_text(messages))
+        return self.text_ids(self.prompt_text(self.spelled(messages)))
 
     def continuation_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the ids between the last token of an assistant turn and the first token of the next one.
@@ -131,7 +153,7 @@ class Chat:
         """
         if len(messages) < 2 or (messages[-2]["role"], messages[-1]["role"]) != ("assistant", "user"):
             raise TemplateError("a conversation can only be continued by a user message after an assistant message")
-        mark = _unused(messages)
+        messages, mark = self.spelled(messages), _unused(messages)
         text = self.prompt_text([*messages[:-2], {"role": "assistant", "content": mark}, messages[-1]])
         ids = self.text_ids(text[text.rindex(mark) + len(mark) :])
         return ids[len(self.turn_end_ids) :]
@@ -180,7 +202,7 @@ class Chat:
         return rendered[: rendered.rindex(mark)]
 
     def user_prefix_ids(self, messages: Sequence[Message], form: PrefixForm = "history") -> tuple[int, ...]:
-        return self.text_ids(self.user_prefix_text(messages, form))
+        return self.text_ids(self.user_prefix_text(self.spelled(messages), form))
 
     def training_rows(
         self, messages: Sequence[Message], loss_on: LossOn = "assistant", learned_from: bool = True
@@ -199,41 +221,58 @@ class Chat:
         an empty user turn after the last assistant turn, by which a user model ends the conversation.
 
         Raises:
-            TemplateError: the template opens a think block before the answer, and a turn that is learned has none to end.
+            TemplateError: the template opens a think block before the answer, and a turn that is learned has none to end; or it
+                does not show a text of the conversation.
         """
+        messages = self.spelled(messages)
         if loss_on == "user":
             return self._user_rows(messages)
-        if messages[0].get("tools"):
-            self._check_tools(messages)
         turns = [position for position, message in enumerate(messages) if message["role"] == "assistant"]
         wanted = {position for position in turns if learned(messages[position])}
         if loss_on == "talk":
             wanted = {position for position in wanted if boxed(messages[position]["content"]) is None} or wanted
         rows: list[TrainingRow] = []
+        shown = prompt = ""
         for position in turns:
-            if learned_from and position in ({turns[-1]} if loss_on == "all" else wanted):
+            thinks = messages[position].get("reasoning_content")
+            if learned_from and not thinks and position in ({turns[-1]} if loss_on == "all" else wanted):
                 self.check_thinking(messages[position]["content"])
-            target = self._target_ids(messages[: position + 1])
-            _append_turn(rows, list(self.prompt_ids(messages[:position])), target, position in wanted)
+            prompt, target = self.prompt_text(messages[:position]), self._target_text(messages[: position + 1])
+            shown += prompt + target
+            _append_turn(rows, *self._ids_after(prompt, target), position in wanted)
+        self._check_shown(messages, shown, prompt)
         if loss_on == "all":
             return [TrainingRow(row.input_ids, [1] * len(row.input_ids)) for row in rows[-1:]]
         return [row for row in rows if any(row.loss_mask)]
 
     def _user_rows(self, messages: Sequence[Message]) -> list[TrainingRow]:
         rows: list[TrainingRow] = []
+        shown = ""
         for position, message in enumerate([*messages, user("")]):
-            if position and message["role"] == "user" and learned(message):
-                target = [*self.text_ids(message["content"].strip()), *self.user_end_ids]
-                _append_turn(rows, list(self.user_prefix_ids(messages[:position])), target, True)
+            if position and message["role"] == "user":
+                before, said = self.user_prefix_text(messages[:position]), message["content"].strip() + self._user_end
+                shown += before + said
+                prompt, target = self._ids_after(before, said)
+                if learned(message):
+                    _append_turn(rows, prompt, target, True)
+        self._check_shown(messages, shown, before, with_thoughts=False)
         return rows
 
-    def _check_tools(self, messages: Sequence[Message]) -> None:
-        without = {key: value for key, value in messages[0].items() if key != "tools"}
-        if self._render(messages) == self._render([without, *messages[1:]]):
-            raise TemplateError(
-                "the chat template does not show the row's `tools`; use a model whose template has tools, such as Qwen3.5, or "
-                "leave these rows out"
-            )
+    def check_prompt(self, messages: Sequence[Message]) -> None:
+        """Raise TemplateError if the template does not show a text, a call or a tool of a prompt. It may drop former thoughts."""
+        prompt = self.prompt_text(messages)
+        self._check_shown(messages, prompt, prompt, with_thoughts=False)
+
+    def _check_shown(self, messages: Sequence[Message], shown: str, prompt: str, with_thoughts: bool = True) -> None:
+        """Raise TemplateError if `shown`, what the template wrote, lacks a text of the messages, or the last prompt their first."""
+        if messages[0].get("tools"):
+            without = [{key: value for key, value in messages[0].items() if key != "tools"}, *messages[1:]]
+            if self._render(messages) == self._render(without):
+                raise _not_shown("the row's `tools`", "")
+        for number, message in enumerate(messages, start=1):
+            for key, text in _texts_of(message, with_thoughts):
+                if not _stands_in(text, prompt if message["role"] == "system" else shown):
+                    raise _not_shown(f"`{key}` of message {number}", text.replace(_BREAK, ""))
 
     def check_thinking(self, content: str) -> None:
         """Raise TemplateError if an answer to train on would be inside a think block that it never ends."""
@@ -252,33 +291,56 @@ class Chat:
             + ", or train on answers that think and end it with </think>"
         )
 
-    def _target_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Return the ids of the last message, an assistant's, with its end of turn."""
-        if messages[-1].get("tool_calls"):
-            return self._call_ids(messages)
+    def repeats_thinking(self, content: str) -> bool:
+        """Return True if an answer has thoughts, and its prompt ends in an empty think block (thinking is off)."""
+        opened = THINKING_STARTS.match(content.strip())
+        return bool(opened and self._ended_thinking and THINKING_ENDS.split(content.strip()[opened.end() :])[0].strip())
+
+    def no_place_for_thoughts(self) -> TemplateError:
+        return TemplateError(
+            "the chat template has no place for the thoughts of an answer after its prompt; set data.enable_thinking: true if it has "
+            "this switch, or take the thoughts out of the rows (the key `reasoning_content`, or a think block in the text)"
+        )
+
+    def _target_text(self, messages: Sequence[Message]) -> str:
+        """Return the text of the last message, an assistant's, with its end of turn."""
+        message, (opens, closes) = messages[-1], self._thoughts
+        thoughts, said = str(message.get("reasoning_content", "")).strip(), message["content"].strip()
+        if thoughts and not closes:
+            raise self.no_place_for_thoughts()
+        if message.get("tool_calls"):
+            return self._call_text(messages)
         if self.has_parts:
-            return list(self.text_ids(self._written(messages)))
-        # The template trims what it renders; what is learned must be what is rendered as history later. A think block that the
-        # prompt has opened is not opened again.
-        said = messages[-1]["content"].strip()
+            return self._written(messages)
+        # A think block that the prompt has opened is not opened again.
         if self.opens_thinking and (opened := THINKING_STARTS.match(said)):
             said = said[opened.end() :].lstrip("\n")
-        return list(self.text_ids(said)) + list(self.turn_end_ids)
+        # White space that the template writes between its prompt and an answer is part of what a model writes.
+        own = self._own if not self._own.strip() else ""
+        return f"{opens}{thoughts}{closes}{said}{self._turn_end}" if thoughts else f"{own}{said}{self._turn_end}"
 
-    def _call_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Return the ids of a turn that calls tools, as the template writes it after the prompt of that turn."""
+    def _call_text(self, messages: Sequence[Message]) -> str:
+        """Return a turn that calls tools, as the template writes it after the prompt of that turn."""
         names = [str(call.get("function", call).get("name")) for call in messages[-1]["tool_calls"]]
         written = self._written(messages)
-        ids = self.text_ids(written)
-        end = next((place for place, token in enumerate(ids) if token == self.turn_end_ids[-1]), None)
-        if self.has_parts and ids:  # its thoughts end as its turns do
-            end = len(ids) - 1
-        if end is None or not all(name in written for name in names):
+        said, end, _ = written.partition(self._stop)
+        if not (end or self.has_parts) or not all(name in written for name in names):
             raise TemplateError(
                 f"the chat template does not write a call of the tool {names[0]!r} after the prompt of its turn, so calls cannot be "
                 "trained; use a model whose template has tools, such as Qwen3.5, or leave these rows out"
             )
-        return list(ids[: end + 1])
+        return written if self.has_parts else said + end  # its thoughts end as its turns do
+
+    def _ids_after(self, prompt: str, target: str) -> tuple[list[int], list[int]]:
+        """Return the ids of a prompt and of the text after it, which are cut out of both together: SentencePiece begins a text of
+        its own with a space."""
+        before = self.text_ids(prompt)
+        if not self._begins_with_space:
+            return list(before), list(self.text_ids(target))
+        whole = self.text_ids(prompt + target)
+        if whole[: len(before)] != before:  # a token that spans both
+            whole = (*before, *self.text_ids(self._stop + target)[1:])
+        return list(before), list(whole[len(before) :])
 
     def _written(self, messages: Sequence[Message]) -> str:
         """Return what the template writes for the last message after the prompt of its turn; "" if it changes the prompt."""
@@ -286,8 +348,21 @@ class Chat:
         return text[len(prompt) :] if text.startswith(prompt) else ""
 
     def text_ids(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a turn's text alone."""
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        """Return the ids of a turn's text alone. A special token that a message spells, see `spelled`, is plain text."""
+        first, *others = text.split(_BREAK)
+        ids = list(self.tokenizer(first, add_special_tokens=False)["input_ids"])
+        for part in others:
+            ids += self.tokenizer(self._stop + part, add_special_tokens=False)["input_ids"][1:]
+        return tuple(ids)
+
+    def spelled(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages with a mark in each special token that their texts spell, such as "<|im_end|>", so that it ends
+        no turn."""
+
+        def broken(text: str) -> str:
+            return self._special_text.sub(lambda found: f"{found[0][0]}{_BREAK}{found[0][1:]}", text)
+
+        return [_with_texts(message, broken) for message in messages]
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
         try:
@@ -312,9 +387,12 @@ class Chat:
         shown = list(map(plain, messages))
         if not self._has_system and len(shown) > 1 and (shown[0]["role"], shown[1]["role"]) == ("system", "user"):
             shown[:2] = [{**shown[1], "content": f"{shown[0]['content']}\n\n{shown[1]['content']}"}]
-        if self.has_parts:
-            shown = [_with_thoughts(message) if message["role"] == "assistant" else message for message in shown]
-        return shown
+        return [
+            _with_thoughts(part)
+            if part.get("reasoning_content") or (self.has_parts and part["role"] == "assistant")
+            else part
+            for part in shown
+        ]
 
     def _shows_system(self) -> bool:
         """Return True if the template has a system role: Gemma 1 and 2 raise an error, others leave the message out."""
@@ -362,6 +440,8 @@ class Chat:
         ids = self.text_ids(header)
         end = next((place for place, token in enumerate(ids) if token in self._special), len(ids))
         self.user_end_ids = ids[: end + 1]
+        stop: str = self.tokenizer.convert_ids_to_tokens(ids[end]) if end < len(ids) else ""
+        self._user_end = header[: header.index(stop) + len(stop)] if stop else header
         self._closes_user = self.tokenizer.decode(ids[:end]).strip()
 
     def _stop_ids(self, end_ids: Iterable[int], header_ids: Sequence[int]) -> tuple[int, ...]:
@@ -402,7 +482,7 @@ class Chat:
         """Return what the template writes before and after the thoughts of an answer; twice "" if it shows none."""
         thought, answer = _MARK + "T", _MARK + "A"
         prompt = self.prompt_text(_GREETING)
-        message = {"role": "assistant", "content": answer, **dict.fromkeys(_THOUGHT_FIELDS, thought)}
+        message = {"role": "assistant", "content": answer, **dict.fromkeys(THOUGHT_FIELDS, thought)}
         try:
             text: str = self.tokenizer.apply_chat_template(
                 [*_GREETING, message], tokenize=False, strftime_now=_TODAY.strftime, **self._options
@@ -418,10 +498,61 @@ _GREETING: tuple[Message, ...] = ({"role": "user", "content": "Hi."},)
 
 
 def _with_thoughts(message: Message) -> Message:
-    """Return an assistant's message with the thoughts of its think block in the fields where templates look for them."""
+    """Return an assistant's message with its thoughts, also those of a think block, in the fields where templates look for them."""
+    if thoughts := message.get("reasoning_content"):
+        return {**message, **dict.fromkeys(THOUGHT_FIELDS, thoughts)}
     said = after_thinking(message["content"]) or ""
     thoughts = THINKING_STARTS.sub("", THINKING_ENDS.sub("", message["content"].removesuffix(said))).strip()
-    return {**message, "content": said.strip(), **(dict.fromkeys(_THOUGHT_FIELDS, thoughts) if thoughts else {})}
+    return {**message, "content": said.strip(), **(dict.fromkeys(THOUGHT_FIELDS, thoughts) if thoughts else {})}
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with each text changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _with_texts(inner, change) for key, inner in value.items()}
+    return [_with_texts(inner, change) for inner in value] if isinstance(value, list) else value
+
+
+def _texts_of(message: Message, with_thoughts: bool) -> Iterator[tuple[str, str]]:
+    """Yield (key, text) of what a template has to show of a message."""
+    said = message["content"]
+    if message["role"] == "assistant":
+        said = after_thinking(said) or ""
+        thoughts = THINKING_STARTS.split(THINKING_ENDS.split(message["content"].removesuffix(said))[0])[-1]
+        if with_thoughts:
+            yield from (("reasoning_content", str(message.get("reasoning_content", ""))), ("content", thoughts))
+    yield "content", said
+    for call in message.get("tool_calls") or ():
+        function = call.get("function", call)
+        yield from (("tool_calls", text) for text in (function["name"], *_leaves(function.get("arguments"))))
+    for tool in message.get("tools") or ():
+        yield "tools", tool["function"]["name"]
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Yield the texts of a call's arguments, and their names."""
+    if isinstance(value, str):
+        yield value
+    for inner in [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _leaves(inner)
+
+
+def _stands_in(text: str, shown: str) -> bool:
+    """Return True if a text is in what a template wrote, also as JSON or with other white space or case."""
+    text = text.strip()
+    as_json = json.dumps(text, ensure_ascii=False)[1:-1]
+    if text in shown or as_json in shown:
+        return True
+    return any("".join(form.casefold().split()) in "".join(shown.casefold().split()) for form in (text, as_json))
+
+
+def _not_shown(what: str, text: str) -> TemplateError:
+    return TemplateError(
+        f"the chat template does not show {what}{f' ({text.strip()!r:.60})' if text else ''}; use a model whose template does, such as "
+        "Qwen3.5 for tools, or take this out of the row"
+    )
 
 
 def _append_turn(rows: list[TrainingRow], prompt: list[int], target: list[int], has_loss: bool) -> None:
