@@ -36,7 +36,7 @@ from nextturn.train.encoding import (
 )
 from nextturn.train.inputs import check_validation
 from nextturn.train.policy import held_in
-from nextturn.train.resume import watch_line
+from nextturn.train.resume import checkpoint_bytes, disk_line, watch_line
 from nextturn.train.rewards import open_workers, shared_columns
 from nextturn.train.sections import (
     LATER,
@@ -67,6 +67,7 @@ def describe(recipe: TrainRecipe) -> str:
         plan.model_line(),
         *stage(path),
         plan.saves_line(),
+        *plan.disk_lines(),
         *plan.push_lines(),
         *plan.memory_lines(),
         *plan.probe_lines(),
@@ -281,13 +282,17 @@ class RunPlan:
 
     def steps(self) -> str:
         """Return the number of optimizer steps of the run, as text."""
+        total = self.total_steps()
+        return "an unknown number" if total is None else f"{total:,}"
+
+    def total_steps(self) -> int | None:
         given = self.arguments
         if given.get("max_steps", -1) > 0:
-            return f"{given['max_steps']:,}"
+            return int(given["max_steps"])
         if self.rows is None:
-            return "an unknown number"
+            return None
         epoch = self.batch.steps(self.rows, given.get("num_iterations", 1))
-        return f"{math.ceil(epoch * given.get('num_train_epochs', 3.0)):,}"
+        return math.ceil(epoch * given.get("num_train_epochs", 3.0))
 
     # --- Memory and checkpoints.
 
@@ -336,6 +341,24 @@ class RunPlan:
         if every < 1:
             return f"saves     {math.ceil(1 / every)} times, save_steps {every:g}"
         return f"saves     every {every} steps and at the end"
+
+    def disk_lines(self) -> Iterator[str]:
+        """Yield what the checkpoints need at once. The run itself refuses a disk that has too little room."""
+        given, size, saves, every = self.arguments, self.size, self.total_steps(), self.arguments.get("save_steps", 500)
+        if size is None:
+            return
+        if given.get("save_strategy", "steps") != "steps":
+            saves = math.ceil(given.get("num_train_epochs", 3.0))
+        elif every < 1:
+            saves = math.ceil(1 / every)
+        elif saves is not None:
+            saves = math.ceil(saves / every)
+        stage = memory.zero_stage(given) if self.batch.processes > 1 else 0
+        width = 4 if self.recipe.model.lora else memory.width_of(held_in(self.recipe.model, stage))
+        model_only = given.get("save_only_model", False)
+        one = checkpoint_bytes(size.trained, width, stage, given.get("optim", "adamw_torch_fused"), model_only)
+        line, fits = disk_line(one, saves, given.get("save_total_limit"), Path(given["output_dir"]))
+        yield line + ("" if fits else ", which is not enough: the run would be refused on this machine")
 
     # --- The probe.
 

@@ -14,6 +14,7 @@ launch.
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ from nextturn.probe.models.user_model import mark_user_model, user_model_info
 from nextturn.probe.watch import command
 from nextturn.train.inputs import is_base
 from nextturn.train.policy import zero_in_force
+from nextturn.train.setup import on_main_process
 
 GIB = 2**30
 
@@ -176,7 +178,8 @@ def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None
     """Have `trainer` mark each checkpoint complete once all processes have saved it.
 
     Call it before adding callbacks that read checkpoints. It takes over transformers' rotation (`save_total_limit`),
-    which would delete the base of another run, and the last complete checkpoint before the new one is marked.
+    which would delete the base of another run, and the last complete checkpoint before the new one is marked. Before step 1 a
+    run whose checkpoints do not fit on the disk raises BadInput.
 
     Args:
         inputs: What the markers record (train/inputs.py).
@@ -186,6 +189,16 @@ def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None
     limit, trainer.args.save_total_limit = trainer.args.save_total_limit, None
 
     class CompletionMarker(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            trained = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+            number = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained)
+            stage, width = zero_in_force(args), max(parameter.element_size() for parameter in trained)
+            size = checkpoint_bytes(number, width, stage, str(args.optim), args.save_only_model)
+            saves = math.ceil(args.num_train_epochs)
+            if args.save_strategy == "steps":
+                saves = math.ceil(state.max_steps / state.save_steps)
+            on_main_process("check the disk", lambda: check_disk(size, saves, limit, Path(args.output_dir)))
+
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             # on_save fires on each process as soon as that one has written its own files.
             trainer.accelerator.wait_for_everyone()
@@ -204,6 +217,50 @@ def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None
             trainer.accelerator.wait_for_everyone()
 
     trainer.add_callback(CompletionMarker())
+
+
+def checkpoint_bytes(trained: int, width: int, stage: int, optim: str, model_only: bool) -> int:
+    """Return the bytes of a checkpoint: of so many trained weights, and of the optimizer if it is a plain Adam.
+
+    Args:
+        width: Bytes of a weight.
+        stage: The ZeRO stage, 0 without DeepSpeed. ZeRO has the weights in files of its own, too, up to stage 2, and float32
+            copies of them with the moments.
+    """
+    if model_only or "adam" not in optim or "bit" in optim.replace("32bit", ""):
+        return trained * width
+    return trained * (width * (2 if stage in (1, 2) else 1) + (12 if stage else 2 * width))
+
+
+def disk_line(size: int, saves: int | None, limit: int | None, run_dir: Path) -> tuple[str, bool]:
+    """Return what the checkpoints of a run need at once, as text, and whether the disk has it.
+
+    Args:
+        size: Bytes of a checkpoint.
+        saves: How many the run saves; None if that is unknown.
+        limit: `save_total_limit`; one more is there while a checkpoint is saved.
+    """
+    most = [number for number in (saves, limit and limit + 1) if number]
+    number = min(most, default=1)
+    place = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if path.is_dir())
+    own = sum(file.stat().st_size for _, folder in list_checkpoints(run_dir) for file in folder.rglob("*"))
+    free = shutil.disk_usage(place).free
+    line = (
+        f"disk      {'' if most else 'at least '}{number} checkpoints of {size / 1e9:,.2f} GB at once "
+        f"(train.save_total_limit {limit or 'null'}) = {number * size / 1e9:,.1f} GB; free in {place}: {free / 1e9:,.1f} GB"
+    )
+    return line, number * size <= free + own
+
+
+def check_disk(size: int, saves: int, limit: int | None, run_dir: Path) -> None:
+    """Print `disk_line`. Raise BadInput if the disk has no room."""
+    line, fits = disk_line(size, saves, limit, run_dir)
+    if not fits:
+        raise BadInput(
+            f"{' '.join(line.split())}. Lower train.save_total_limit, save less often (train.save_steps), set "
+            "train.save_only_model to true, which cannot be resumed, or name another disk with train.output_dir"
+        )
+    say(line)
 
 
 def rotate(run_dir: Path, limit: int | None, best: str | None = None) -> None:
