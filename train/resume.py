@@ -193,7 +193,7 @@ def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None
             trained = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
             number = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained)
             stage, width = zero_in_force(args), max(parameter.element_size() for parameter in trained)
-            size = checkpoint_bytes(number, width, stage, str(args.optim), args.save_only_model)
+            size = checkpoint_bytes(number, width, stage, args.optim.value, args.save_only_model)
             saves = math.ceil(args.num_train_epochs)
             if args.save_strategy == "steps":
                 saves = math.ceil(state.max_steps / state.save_steps)
