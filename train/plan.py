@@ -150,7 +150,8 @@ class RunPlan:
         sizes = "parameters: unknown"
         if size is not None:
             sizes = f"{size.parameters / 1e6:,.1f}M parameters, {size.trained / 1e6:,.1f}M trained"
-        return f"model     {model.name}: {sizes} ({kind}), {model.dtype}"
+        adapted = f"\nadapter   {size.adapted}" if size is not None and size.adapted else ""
+        return f"model     {model.name}: {sizes} ({kind}), {model.dtype}{adapted}"
 
     def unknown(self, what: str, path: Path | None) -> str:
         if path is None:

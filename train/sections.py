@@ -138,13 +138,17 @@ class LoraSection(RecipeSection):
     dropout: Annotated[float, Field(ge=0, lt=1, validation_alias=AliasChoices("dropout", "lora_dropout"))] = 0.0
     """Dropout probability of the adapter's input."""
     target_modules: tuple[str, ...] | Literal["all-linear"] = LORA_TARGETS
-    """Modules that get an adapter; names that the model lacks are left out, and it is an error if it has none of them."""
+    """Modules that get an adapter; names that the model lacks are left out. Without this key, half of the linear weights must get one."""
+    target_parameters: tuple[str, ...] = ()
+    """Weights that are no module and get an adapter, too: those of experts, such as experts.gate_up_proj and experts.down_proj."""
     adapter: Literal["new", "continue"] = "new"
     """If `model.name` is a LoRA checkpoint: merge it and train a new adapter, or train its own adapter with its own settings."""
 
     def check_keys(self) -> None:
         if self.adapter == "continue" and self.model_copy(update={"adapter": "new"}) != LoraSection():
             raise RecipeError("adapter: `continue` keeps the checkpoint's own settings; expected no other key")
+        if self.target_parameters and self.dropout:
+            raise RecipeError("dropout: given with target_parameters, expected 0: PEFT has no dropout for them")
 
 
 class ModelSection(RecipeSection):

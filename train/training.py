@@ -128,11 +128,14 @@ class Run:
 
     def _prepare(self) -> tuple[Path, inputs.Inputs, dict[Any, str]]:
         from nextturn.train.encoding import data_path  # which needs numpy, and a recipe is read without it
+        from nextturn.train.memory import unloaded_policy
         from nextturn.train.probing import sets_to_probe
 
         known = inputs.recorded(self.run_dir)
         folder, self.inputs["model"] = inputs.find_base(self.recipe.model.name, self.run_dir, known)
-        policy_folder(self.recipe.model, self.inputs["model"]["path"])
+        start = policy_folder(self.recipe.model, self.inputs["model"]["path"])
+        if self.recipe.model.lora is not None:
+            say(f"adapter   {unloaded_policy(self.recipe.model, start.path, start.base)[2]}")
         if self.pushes:
             from nextturn.train.push import create_repository
 

@@ -471,14 +471,18 @@ def _whole_weights(model: Any) -> dict[str, Any]:
     from peft import PeftModel
     from peft.tuners.lora import LoraLayer
 
+    from nextturn.probe.models.weights import adapted_weight
+
     if not isinstance(model, PeftModel):
         return dict(model.state_dict())
     whole = model.get_base_model()
     weights = {
-        name.replace(".base_layer.", "."): tensor for name, tensor in whole.state_dict().items() if ".lora_" not in name
+        name.replace(".base_layer", ""): tensor for name, tensor in whole.state_dict().items() if ".lora_" not in name
     }
     adapted: dict[str, Any] = {name: layer for name, layer in whole.named_modules() if isinstance(layer, LoraLayer)}
     for name, layer in adapted.items():
-        weight = layer.get_base_layer().weight
-        weights[f"{name}.weight"] = weight + sum(map(layer.get_delta_weight, layer.active_adapters))
+        own, weight = adapted_weight(layer)
+        weights[f"{name.replace('.base_layer', '')}.{own}"] = weight + sum(
+            map(layer.get_delta_weight, layer.active_adapters)
+        )
     return weights

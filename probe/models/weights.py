@@ -187,6 +187,13 @@ def merge_adapter(model: Any, adapter: Path, scale: float = 1.0) -> Any:
         return adapted.merge_and_unload()
 
 
+def adapted_weight(layer: Any) -> tuple[str, Any]:
+    """Return (name, weight) of what a LoRA layer adapts: "weight" of a module, or a parameter that belongs to no module of its own."""
+    if hasattr(layer, "parameter_name"):  # PEFT's ParamWrapper: the weights of all experts of a layer
+        return layer.parameter_name, layer.get_param()
+    return "weight", layer.get_base_layer().weight
+
+
 # Other initializations change the base as well, and these options train more than B A. Neither is scaled by alpha.
 _PLAIN_INITIALIZATIONS = (True, False, None, "gaussian", "orthogonal")
 _MORE_THAN_LORA = ("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "alora_invocation_tokens")

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.errors import BadInput, ModelError
+from nextturn.train.memory import unloaded_policy
 from nextturn.train.plan import describe
+from nextturn.train.policy import new_adapter
 from nextturn.train.resume import checkpoint_bytes
-from nextturn.train.sections import load_sft_recipe
+from nextturn.train.sections import LoraSection, ModelSection, load_sft_recipe
 from nextturn.train.sft import train
 from support import sft_parts
 
@@ -66,6 +68,95 @@ def test_a_disk_without_room_is_refused_before_step_1(
     assert not list((tmp_path / "run").glob("checkpoint-*"))
     monkeypatch.setattr("shutil.disk_usage", lambda _: disk(10**15, 0, free))
     train(recipe)
+
+
+# --- What gets an adapter.
+
+SIZES = {
+    "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "head_dim": 16, "intermediate_size": 256,
+}  # fmt: skip
+EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+
+
+def _random(kind: str, folder: Path, **more: Any) -> Any:
+    """Save a random model of an architecture, as transformers has it, and return it."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES, **more))
+    model.generation_config.pad_token_id = 0
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "lora", "share"),
+    [
+        ("olmo2", {}, {}, "100%"),
+        ("cohere", {}, {}, "100%"),
+        ("phi3", {}, {}, "all-linear"),  # qkv_proj and gate_up_proj are fused
+        ("glm4", {}, {}, "all-linear"),  # gate_up_proj is
+        ("phi3", {}, {"target_modules": "all-linear"}, "100%"),
+        ("phi3", {}, {"target_modules": ("o_proj",)}, "qkv_proj"),  # what a recipe names is only reported
+        ("mixtral", EXPERTS, {}, "target_parameters"),
+        ("granitemoe", EXPERTS, {}, "target_parameters"),
+        ("gpt_oss", EXPERTS, {"target_modules": ("q_proj", "o_proj")}, "experts.down_proj"),
+    ],
+)  # fmt: skip
+def test_the_share_of_weights_with_an_adapter(
+    kind: str, more: dict[str, int], lora: dict[str, Any], share: str, tmp_path: Path
+) -> None:
+    _random(kind, tmp_path, **more)
+    section = ModelSection(name=str(tmp_path), lora=LoraSection(**lora))
+    if not lora and share != "100%":
+        with pytest.raises(ModelError, match=share):
+            unloaded_policy(section, tmp_path)
+    else:
+        assert share in unloaded_policy(section, tmp_path)[2]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", ["embed_tokens", "lm_head"])
+def test_an_adapter_on_tied_embeddings_is_refused(name: str, tied: bool, tmp_path: Path) -> None:
+    _random("llama", tmp_path, tie_word_embeddings=tied)
+    section = ModelSection(name=str(tmp_path), lora=LoraSection(target_modules=("v_proj", name)))
+    if tied:
+        with pytest.raises(ModelError, match="target_modules"):
+            unloaded_policy(section, tmp_path)
+    else:
+        assert "v_proj" not in unloaded_policy(section, tmp_path)[2]
+
+
+def test_adapters_of_experts_are_measured_and_merged_as_they_are_trained(tmp_path: Path) -> None:
+    import torch
+    from peft import get_peft_model
+
+    from nextturn.probe.engines.hf import _rounded
+    from nextturn.probe.models.weights import merge_adapter
+
+    base = _random("gpt_oss", tmp_path / "base", **EXPERTS)
+    experts = ("experts.gate_up_proj", "experts.down_proj")
+    section = ModelSection(name=str(tmp_path), lora=LoraSection(target_parameters=experts))
+    model = get_peft_model(base, new_adapter(section, base)).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.1)
+    model.save_pretrained(tmp_path / "adapter")
+    trained = logits_of(model)
+    merged = merge_adapter(_model(tmp_path / "base"), tmp_path / "adapter")
+    for other in (_rounded(model, torch.float32), merged):
+        torch.testing.assert_close(logits_of(other.eval()), trained, atol=1e-4, rtol=1e-4)
+    assert (logits_of(_model(tmp_path / "base")) - trained).abs().max() > 0.01
+
+
+def logits_of(model: Any) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return model(input_ids=torch.arange(20, 60)[None]).logits
 
 
 def _model(folder: Path) -> Any:
