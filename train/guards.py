@@ -203,6 +203,24 @@ class StopsOnSignal(TrainerCallback):  # type: ignore[misc]
             raise self._ended(f"ended after step {step}, saved as checkpoint-{step}; the same command resumes from it")
 
 
+class SavesAfterGenerations(TrainerCallback):  # type: ignore[misc]
+    """Puts saves off to the end of GRPO's generation, if its samples serve several steps. Add it after StopsOnSignal.
+
+    Samples are in no checkpoint. A run that resumes inside a generation would train its prompts another time, or never.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self._due = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._due = self._due or control.should_save
+        # trl counts micro-batches, and has counted this step's.
+        inside = self.trainer._step % (args.steps_per_generation * args.num_iterations)
+        control.should_save = self._due and (not inside or state.global_step >= state.max_steps)
+        self._due = self._due and not control.should_save
+
+
 # --- Freed memory, while a model trains on a CPU.
 #
 # Batches differ in length, so glibc's heap fills up with holes between blocks that are still in use, and keeps them:

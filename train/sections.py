@@ -54,6 +54,7 @@ _EVERYWHERE = {
     "report_to": "tracking.to decides it",
     "resume_from_checkpoint": "use --resume auto, never or PATH",
 }
+_SYNC = "no checkpoint has the reference, so a resumed run would begin with the first one again; leave it out, or raise beta"
 REFUSED = {
     "SFTConfig": {
         **_EVERYWHERE,
@@ -65,6 +66,7 @@ REFUSED = {
         **_EVERYWHERE,
         "padding_free": "trl pads pairs",
         "truncation_mode": "a pair that is too long is left out whole",
+        "sync_ref_model": _SYNC,
     },
     "GRPOConfig": {
         **_EVERYWHERE,
@@ -75,6 +77,7 @@ REFUSED = {
         "do_eval": "eval_strategy decides it",
         "max_tool_calling_iterations": "the rollout section says how a conversation continues",
         "auto_find_batch_size": "a smaller batch would tear groups apart",
+        "sync_ref_model": _SYNC,
     },
 }
 # How the names begin whose values change what is kept, shown or waited for.

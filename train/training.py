@@ -216,7 +216,7 @@ class Run:
             trainer: One of train/overrides.py.
             stage: "sft", "dpo" or "grpo".
         """
-        from nextturn.train.guards import FiniteGuard, ReturnsFreedMemory, StopsOnSignal
+        from nextturn.train.guards import FiniteGuard, ReturnsFreedMemory, SavesAfterGenerations, StopsOnSignal
         from nextturn.train.overrides import guard_tracking
         from nextturn.train.probing import probe_checkpoints
 
@@ -226,6 +226,8 @@ class Run:
         guard_tracking(trainer)
         mark_checkpoints(trainer, inputs.to_record(self.inputs))
         trainer.add_callback(signals := StopsOnSignal(trainer))
+        if stage == "grpo":
+            trainer.add_callback(SavesAfterGenerations(trainer))
         probe_checkpoints(
             trainer, probe, self.folder, self.chat, self.sets, dtype_here(recipe.model.dtype, self.args), signals.check
         )

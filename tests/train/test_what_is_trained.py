@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.command.errors import BadInput, ModelError
+from nextturn.probe.command.errors import BadInput, ModelError, RecipeError, ToldToEnd
+from nextturn.probe.models.checkpoints import list_checkpoints
+from nextturn.train import grpo
 from nextturn.train.memory import unloaded_policy
 from nextturn.train.plan import describe
 from nextturn.train.policy import new_adapter
 from nextturn.train.resume import checkpoint_bytes
-from nextturn.train.sections import LoraSection, ModelSection, load_sft_recipe
+from nextturn.train.sections import LOADERS, LoraSection, ModelSection, load_grpo_recipe, load_sft_recipe
 from nextturn.train.sft import train
-from support import sft_parts
+from support import grpo_parts, sft_parts
 
 
 def sft(folder: Path, model: Path, keys: dict[str, Any] | None = None, **section: Any) -> Any:
@@ -163,3 +165,46 @@ def _model(folder: Path) -> Any:
     from nextturn.probe.models.weights import load_causal_lm
 
     return load_causal_lm(folder)
+
+
+# --- GRPO whose generations serve several steps.
+
+
+@pytest.mark.parametrize(
+    ("keys", "saves"),
+    [
+        ({"num_iterations": 2}, [2, 4, 5]),
+        ({"steps_per_generation": 4, "gradient_accumulation_steps": 1}, [4, 5]),
+        ({"steps_per_generation": 2}, [1, 2, 3, 4, 5]),  # as usual: a generation a step
+        ({"steps_per_generation": 3}, [3, 5]),  # 1.5 steps
+    ],
+)
+def test_a_run_that_ends_inside_a_generation_resumes_at_its_end(
+    keys: dict[str, Any], saves: list[int], tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = []
+    for name in ("whole", "ended"):
+        own: dict[str, Any] = {"max_steps": 5, "save_steps": 1, "num_generations": 2, "per_device_train_batch_size": 2}
+        recipe = load_grpo_recipe(
+            grpo_parts.write_recipe(
+                tmp_path / name, tiny_chatml, train={**own, "use_cpu": True, **keys}, probe={"when": "never"},
+                rollout={"window": 0}, reward={"weights": {"accuracy": 0.0, "asking": 0.0, "interactivity": 0.0}},
+            )
+        )  # fmt: skip
+        run = tmp_path / name / "run"
+        if name == "ended":
+            with pytest.raises(ToldToEnd):
+                grpo.train(recipe, callbacks=[sft_parts.sigterm_in(1)])
+            assert [step for step, _ in list_checkpoints(run)] == saves[:1]
+        grpo.train(recipe)
+        assert sorted(step for step, _ in list_checkpoints(run)) == saves
+        results.append((run / "checkpoint-5" / "model.safetensors").read_bytes())
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("stage", ["dpo", "grpo"])
+def test_a_reference_that_no_checkpoint_has_is_refused(stage: str, tmp_path: Path) -> None:
+    data = {"path": "data"}
+    path = sft_parts.write_recipe(tmp_path, Path("m"), data, {"sync_ref_model": True})
+    with pytest.raises(RecipeError, match="sync_ref_model"):
+        LOADERS[stage](path)
