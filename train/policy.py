@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from nextturn.probe.command.errors import ModelError
 from nextturn.probe.command.terminal import say_once
 from nextturn.probe.models.folders import ModelFolder, merged_folder, resolve
-from nextturn.probe.models.weights import adapted_weight, load_causal_lm
+from nextturn.probe.models.weights import adapted_weight, end_turns, load_causal_lm
 from nextturn.train.sections import LORA_TARGETS, ModelSection
 
 ADAPTER = "default"
@@ -61,20 +61,22 @@ def held_in(section: ModelSection, zero: int) -> str:
     return section.dtype if section.lora is not None or zero else "float32"
 
 
-def load_policy(folder: ModelFolder, section: ModelSection, dtype: str | None = None) -> Any:
+def load_policy(folder: ModelFolder, section: ModelSection, dtype: str | None = None, ends: Iterable[int] = ()) -> Any:
     """Load the causal language model to train. It is on no device yet.
 
     Args:
         folder: From `policy_folder`. A LoRA checkpoint gives a PeftModel whose adapter is trained further.
         dtype: From `held_in`. Left out, `section.dtype`.
+        ends: Tokens that end an assistant's turn. The generation config of checkpoints has them.
 
     Raises:
-        ModelError: Weights are missing, or the adapter does not fit its base.
+        ModelError: Weights are missing, the adapter does not fit its base, or the generation config cannot be saved.
     """
     import torch
     from peft import PeftModel
 
     model = load_causal_lm(folder.whole, getattr(torch, dtype or section.dtype))
+    end_turns(model, ends, folder.whole)
     # trl and PEFT find the base by this name. It must be the text-only folder, not the multimodal original.
     model.config.name_or_path = str(folder.whole)
     if folder.base is not None:

@@ -203,7 +203,8 @@ class Run:
     def load_policy(self) -> Any:
         """Return the model to train, all weights or LoRA, on no device yet. `train` loads a checkpoint's adapter."""
         section = self.recipe.model
-        return load_policy(self.folder, section, dtype_here(held_in(section, zero_in_force(self.args)), self.args))
+        dtype = dtype_here(held_in(section, zero_in_force(self.args)), self.args)
+        return load_policy(self.folder, section, dtype, self.chat.answer_end_ids)
 
     def train(self, trainer: Any, stage: str) -> None:
         """Train from the beginning, or from the checkpoint after setting aside what a killed run left past it.

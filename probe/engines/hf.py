@@ -452,12 +452,22 @@ def _rounded(model: Any, dtype: Any) -> Any:
     The copy is built anew, because accelerate and trl replace the live model's `forward` by wrappers that refer to the live
     model: a deep copy would run the original.
     """
+    import torch
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
 
     with init_empty_weights(include_buffers=False):
         fresh = AutoModelForCausalLM.from_config(model.config, dtype=dtype, trust_remote_code=False)
-    weights = {name: tensor.detach().to(dtype) for name, tensor in _whole_weights(model).items()}
+    # A model in half precision has its own reasons for weights in float32.
+    wide = {
+        name.replace(".base_layer", "")
+        for name, tensor in getattr(model, "get_base_model", lambda: model)().state_dict().items()
+        if tensor.dtype == torch.float32 != model.dtype
+    }
+    weights = {
+        name: tensor.detach().to(torch.float32 if name in wide else dtype)
+        for name, tensor in _whole_weights(model).items()
+    }
     fresh.load_state_dict(weights, assign=True)
     fresh.tie_weights()
     return fresh.to(model.device)  # the weights are there already, buffers such as the rotary frequencies are not

@@ -297,8 +297,14 @@ def write_whole(folder: ModelFolder, out: Path, dtype: str, scale: float = 1.0) 
     import torch
 
     weights.refuse_quantised(folder.whole, folder.name)
-    _load(folder, torch.float32, scale).to(getattr(torch, dtype)).save_pretrained(out)
-    weights.load_any_tokenizer(folder.tokenizer_path).save_pretrained(out)
+    model, tokenizer = _load(folder, torch.float32, scale), weights.load_any_tokenizer(folder.tokenizer_path)
+    wider = weights.stored_wider(folder.whole)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_floating_point() and not (wider and name.endswith(wider)):
+            tensor.data = tensor.data.to(getattr(torch, dtype))
+    weights.end_turns(model, load_chat(folder).answer_end_ids if tokenizer.chat_template else (), folder.whole)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
 
 
 def whole_bytes(folder: ModelFolder, dtype: str) -> int:

@@ -10,14 +10,18 @@ import pytest
 
 from nextturn.probe.command.errors import BadInput, ModelError, RecipeError, ToldToEnd
 from nextturn.probe.models.checkpoints import list_checkpoints
+from nextturn.probe.models.folders import ModelFolder, load_model, resolve
 from nextturn.train import grpo
+from nextturn.train.export import export
 from nextturn.train.memory import unloaded_policy
 from nextturn.train.plan import describe
-from nextturn.train.policy import new_adapter
+from nextturn.train.policy import load_policy, new_adapter
 from nextturn.train.resume import checkpoint_bytes
 from nextturn.train.sections import LOADERS, LoraSection, ModelSection, load_grpo_recipe, load_sft_recipe
 from nextturn.train.sft import train
 from support import grpo_parts, sft_parts
+from support.model_parts import change_json, copy_of
+from support.tiny_models import build_tiny_multimodal, tiny_tokenizer
 
 
 def sft(folder: Path, model: Path, keys: dict[str, Any] | None = None, **section: Any) -> Any:
@@ -165,6 +169,73 @@ def _model(folder: Path) -> Any:
     from nextturn.probe.models.weights import load_causal_lm
 
     return load_causal_lm(folder)
+
+
+# --- What checkpoints hold besides what was trained.
+
+
+@pytest.mark.parametrize("template", ["llama3", "chatml", "qwen3_5_nothink"])
+@pytest.mark.parametrize("lora", [None, {"r": 2}])
+def test_a_checkpoint_of_a_base_model_stops_at_the_end_of_a_turn(
+    template: str, lora: Any, tmp_path: Path, own_cache: Path
+) -> None:
+    """The base's own end is another token, by its tokenizer and by its generation config. Only an export has an adapter's."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    tokenizer = tiny_tokenizer(template)
+    end = tokenizer.eos_token_id
+    tokenizer.eos_token = "<|end_of_text|>" if template == "llama3" else "<|endoftext|>"
+    keys = SIZES | {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **keys))
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    train(sft(tmp_path, tmp_path / "base", {"max_steps": 1}, lora=lora))
+    saved = tmp_path / "run" / "checkpoint-1"
+    for folder in (export(str(saved), tmp_path / "export"), *([] if lora else [saved])):
+        ends = GenerationConfig.from_pretrained(folder).eos_token_id
+        assert ends[0] == tokenizer.eos_token_id and end in ends
+
+
+@pytest.mark.parametrize("keys", [{"temperature": 0.6}, {"top_p": 0.9, "top_k": 5}, {"min_p": 0.1}])
+def test_a_generation_config_that_cannot_be_saved_is_refused(
+    keys: dict[str, Any], tiny_chatml: Path, tmp_path: Path
+) -> None:
+    base = copy_of(tiny_chatml, tmp_path / "base")
+    change_json(base / "generation_config.json", do_sample=False, **keys)
+    with pytest.raises(ModelError, match="generation_config.json"):
+        train(sft(tmp_path, base))
+
+
+def test_float32_weights_of_a_model_in_bfloat16_stay_float32(tmp_path: Path, own_cache: Path) -> None:
+    """As Qwen3.5 on the hub: its text-only copy, an adapter's export and the copy that is probed in training hold them."""
+    import torch
+    from peft import get_peft_model
+    from transformers import AutoModelForImageTextToText
+
+    from nextturn.probe.engines.hf import _rounded
+
+    model = AutoModelForImageTextToText.from_pretrained(build_tiny_multimodal(tmp_path / "hub")).to(torch.bfloat16)
+    wide = {}
+    for name, weight in model.named_parameters():
+        if name.endswith(("A_log", "linear_attn.norm.weight")):
+            weight.data = torch.rand_like(weight, dtype=torch.float32) + 0.1
+            wide[name.partition("layers.")[2]] = weight.data.clone()
+    model.config.text_config.dtype = torch.bfloat16
+    model.save_pretrained(tmp_path / "hub")
+    text = resolve(str(tmp_path / "hub"))
+    section = ModelSection(name=text.name, lora=LoraSection(r=2))
+    policy = load_policy(text, section, "bfloat16")
+    policy = get_peft_model(policy, new_adapter(section, policy))
+    policy.save_pretrained(tmp_path / "adapter")
+    exported = load_model(ModelFolder("", export(str(tmp_path / "adapter"), tmp_path / "export")), device="cpu")
+    copies = [load_model(text, device="cpu"), exported, _rounded(policy, torch.bfloat16)]
+    for copy in copies:
+        found = {name.partition("layers.")[2]: weight for name, weight in copy.named_parameters()}
+        assert wide and all(torch.equal(found[name], weight) for name, weight in wide.items())
+        assert {weight.dtype for name, weight in found.items() if name not in wide} == {torch.bfloat16}
+        copy(input_ids=torch.tensor([[5, 6, 7]]))
 
 
 # --- GRPO whose generations serve several steps.
