@@ -29,7 +29,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from nextturn.probe.command.errors import Interrupted, ToldToEnd, TrainingStopped
-from nextturn.probe.command.terminal import is_main_process
+from nextturn.probe.command.terminal import is_main_process, processes
 from nextturn.probe.models.checkpoints import newest_complete
 from nextturn.train.overrides import wrap
 
@@ -129,6 +129,15 @@ SAME_CTRL_C_S = 2.0
 """Seconds in which further SIGINTs are the same Ctrl-C: the terminal sends one, and torch's launcher sends another."""
 
 
+def ending_line(number: signal.Signals) -> str:
+    """Return what is printed at a signal. torch's launcher, which several processes have, kills them after a time limit."""
+    line = f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: training ends after this step, with a checkpoint"
+    if processes() > 1:
+        limit = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
+        line += f"; the launcher waits {limit} s for it (TORCH_ELASTIC_SHUTDOWN_TIMEOUT, set before the launch)"
+    return line + ("; another Ctrl-C ends it at once" if number == signal.SIGINT else "")
+
+
 class StopsOnSignal(TrainerCallback):  # type: ignore[misc]
     """Saves a checkpoint and ends on all processes, after the step in which any process got SIGTERM or Ctrl-C.
 
@@ -163,13 +172,10 @@ class StopsOnSignal(TrainerCallback):  # type: ignore[misc]
             now = time.monotonic()
             if self._first_ctrl_c and now - self._first_ctrl_c > SAME_CTRL_C_S:
                 raise KeyboardInterrupt
-            if not self._first_ctrl_c and is_main_process():
-                with suppress(OSError):  # `print` could be interrupted within itself
-                    os.write(
-                        2,
-                        b"\nCtrl-C: training ends after this step, with a checkpoint; another Ctrl-C ends it at once\n",
-                    )
             self._first_ctrl_c = self._first_ctrl_c or now
+        if self._got is None and is_main_process():
+            with suppress(OSError):  # `print` could be interrupted within itself
+                os.write(2, f"\n{ending_line(signal.Signals(number))}\n".encode())
         self._got = self._got or signal.Signals(number)
 
     def _ended(self, what: str) -> ToldToEnd:

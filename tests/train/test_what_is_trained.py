@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ import pytest
 from nextturn.probe.command.errors import BadInput, ModelError, RecipeError, ToldToEnd
 from nextturn.probe.models.checkpoints import list_checkpoints
 from nextturn.probe.models.folders import ModelFolder, load_model, resolve
-from nextturn.train import grpo
+from nextturn.train import doctor, grpo
 from nextturn.train.export import export
+from nextturn.train.guards import ending_line
 from nextturn.train.memory import unloaded_policy
 from nextturn.train.plan import describe
 from nextturn.train.policy import load_policy, new_adapter
 from nextturn.train.resume import checkpoint_bytes
 from nextturn.train.sections import LOADERS, LoraSection, ModelSection, load_grpo_recipe, load_sft_recipe
+from nextturn.train.setup import launcher_set_threads
 from nextturn.train.sft import train
 from support import grpo_parts, sft_parts
 from support.model_parts import change_json, copy_of
@@ -279,3 +282,56 @@ def test_a_reference_that_no_checkpoint_has_is_refused(stage: str, tmp_path: Pat
     path = sft_parts.write_recipe(tmp_path, Path("m"), data, {"sync_ref_model": True})
     with pytest.raises(RecipeError, match="sync_ref_model"):
         LOADERS[stage](path)
+
+
+# --- The machine.
+
+
+@pytest.mark.parametrize(
+    ("command", "variables", "launcher"),
+    [
+        ("python /bin/accelerate launch train/sft.py", "HOME=/", True),
+        ("python -m torch.distributed.run --nproc-per-node 2 train/sft.py", "", True),
+        ("python /bin/accelerate launch train/sft.py", "HOME=/ OMP_NUM_THREADS=1", False),
+        ("python /bin/accelerate launch --num_cpu_threads_per_process 1 train/sft.py", "", False),
+        ("python -m pytest tests", "", False),
+        ("", None, False),
+    ],
+)
+def test_one_thread_is_kept_only_if_the_user_set_it(
+    command: str, variables: str | None, launcher: bool, tmp_path: Path
+) -> None:
+    if variables is not None:
+        (tmp_path / "cmdline").write_text(command.replace(" ", "\0"))
+        (tmp_path / "environ").write_text(variables.replace(" ", "\0"))
+    assert launcher_set_threads(tmp_path) is launcher
+
+
+@pytest.mark.parametrize(("driver", "built"), [(False, None), (False, "13.0"), (True, None), (True, "13.0")])
+def test_kernels_are_to_be_removed_only_where_no_gpu_will_ever_be(
+    driver: bool, built: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    (tmp_path / "fla").mkdir()
+    (tmp_path / "fla" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(doctor, "DRIVER", tmp_path / "fla" / "__init__.py" if driver else tmp_path / "none")
+    monkeypatch.setattr(doctor, "check_gpus", lambda: iter(()))
+    found = [finding.level for finding in doctor.examine() if finding.about == "fla"]
+    assert found == ([] if driver or built else ["note"])
+
+
+@pytest.mark.parametrize(("ranks", "limit"), [("1", None), ("2", None), ("2", "240")])
+def test_a_signal_says_how_long_the_launcher_waits(
+    ranks: str, limit: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", raising=False)
+    if limit:
+        monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", limit)
+    line = ending_line(signal.SIGTERM)
+    assert ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in line) is (ranks == "2")
+    assert (limit or "30") in line or ranks == "1"
