@@ -42,6 +42,7 @@ class Size:
         cached: Numbers in the cache for each token of a generated text.
         state: Bytes in the cache for each text of any length: the states of layers with linear attention.
         adapted: From `adapted_share`; empty if all weights are trained.
+        base: The line of a plan that names the folder and its hash; empty if its weights are not here.
     """
 
     parameters: int
@@ -53,6 +54,7 @@ class Size:
     cached: int = 0
     state: int = 0
     adapted: str = ""
+    base: str = ""
 
 
 def size_of(section: ModelSection, folder: Path | None, base: Path | None = None) -> Size:

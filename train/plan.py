@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nextturn.data_builders.rows import load_rl_rows
@@ -34,13 +35,14 @@ from nextturn.train.encoding import (
     show_loss,
     tellable,
 )
-from nextturn.train.inputs import check_validation
+from nextturn.train.inputs import base_line, check_validation
 from nextturn.train.policy import held_in
 from nextturn.train.resume import checkpoint_bytes, disk_line, watch_line
 from nextturn.train.rewards import open_workers, shared_columns
 from nextturn.train.sections import (
     LATER,
     MAX_COMPLETION,
+    NEUTRAL,
     DataSection,
     DpoRecipe,
     GrpoRecipe,
@@ -88,7 +90,10 @@ def _model(recipe: TrainRecipe) -> tuple[memory.Size | None, Chat | None, list[s
     try:
         folder = _read_only(name)
         chat = load_chat(folder, recipe.data.switches)
-        return memory.size_of(recipe.model, folder.path, folder.base), chat, []
+        size = memory.size_of(recipe.model, folder.path, folder.base)
+        with suppress(ModelError):  # the hub's folder has no weights yet
+            size = replace(size, base=f"\nbase      {base_line(folder)}")
+        return size, chat, []
     except ModelError as error:
         known = name in memory.KNOWN_SHAPES
         if Path(name).exists() or not (known or LATER.search(name)):
@@ -147,11 +152,11 @@ class RunPlan:
         model, size = self.recipe.model, self.size
         lora = model.lora
         kind = "all weights" if lora is None else "its own LoRA" if lora.adapter == "continue" else f"LoRA r={lora.r}"
-        sizes = "parameters: unknown"
+        sizes, more = "parameters: unknown", ""
         if size is not None:
             sizes = f"{size.parameters / 1e6:,.1f}M parameters, {size.trained / 1e6:,.1f}M trained"
-        adapted = f"\nadapter   {size.adapted}" if size is not None and size.adapted else ""
-        return f"model     {model.name}: {sizes} ({kind}), {model.dtype}{adapted}"
+            more = size.base + (f"\nadapter   {size.adapted}" if size.adapted else "")
+        return f"model     {model.name}: {sizes} ({kind}), {model.dtype}{more}"
 
     def unknown(self, what: str, path: Path | None) -> str:
         if path is None:
@@ -276,6 +281,11 @@ class RunPlan:
             f"generate  {trained + ahead:,} tokens at most a generation ({trained:,} trained, {ahead:,} ahead), "
             f"{'vLLM' if given.get('use_vllm') else 'transformers'}"
         )
+        if narrow := [name for name in ("top_p", "top_k", "min_p") if given.get(name) not in NEUTRAL[name]]:
+            yield (
+                f"note      train.{', train.'.join(narrow)}: vLLM samples from a part of the distribution, and the loss scores "
+                "all of it; train.vllm_importance_sampling_mode: token_truncate keeps long samples"
+            )
         yield f"simulator {_calls(rollout.simulator, users)}"
         yield f"reward    mean of {parts}; without {needed} a sample is left out"
         if reward.judge is not None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.command.errors import BadInput
-from nextturn.probe.command.files import read_json
+from nextturn.probe.command.files import read_json, write_atomic
 from nextturn.probe.command.terminal import say
 from nextturn.probe.models.checkpoints import (
     FINISHED,
@@ -206,6 +206,10 @@ def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None
                 folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
                 if info := user_model_info(Path(args.output_dir)):
                     mark_user_model(folder, info)
+                for name, text in getattr(trainer.processing_class, "more_templates", {}).items():
+                    if name != "default":
+                        (folder / "additional_chat_templates").mkdir(exist_ok=True)
+                        write_atomic(folder / "additional_chat_templates" / f"{name}.jinja", text)
                 mark_complete(folder, state.global_step, vars(this_launch(args)), inputs)
                 rotate(folder.parent, limit, state.best_model_checkpoint)
                 size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

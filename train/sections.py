@@ -343,7 +343,7 @@ class RolloutSection(RecipeSection):
 
 # Values that leave sampling as it is, by trl's name. Rollouts with transformers sample from the whole distribution at one
 # temperature, which is also what the loss scores; anything narrower would be trained on as if it were that.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_p": (None, 1, 1.0),
     "top_k": (None, 0, -1),
     "min_p": (None, 0, 0.0),
@@ -364,7 +364,7 @@ def check_sampling(rollout: RolloutSection, train: Mapping[str, Any]) -> None:
             f"rollout.max_turn_tokens: given {rollout.max_turn_tokens}, expected at most {most}, which is "
             "train.max_completion_length, the limit for all trained tokens of a sample"
         )
-    for name, neutral in {} if train.get("use_vllm") else _NEUTRAL.items():
+    for name, neutral in {} if train.get("use_vllm") else NEUTRAL.items():
         if train.get(name) not in neutral:
             raise RecipeError(
                 f"train.{name}: given {train[name]!r}; rollouts with transformers sample at train.temperature alone: "

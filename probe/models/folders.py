@@ -150,6 +150,7 @@ def load_tokenizer(folder: ModelFolder) -> Any:
     tokenizer = weights.load_any_tokenizer(folder.tokenizer_path)
     tokenizer.padding_side = "left"
     if isinstance(tokenizer.chat_template, dict):  # Hermes and Command-R have further templates for tools
+        tokenizer.more_templates = tokenizer.chat_template  # which checkpoints keep
         tokenizer.chat_template = tokenizer.chat_template.get("default")
     if not tokenizer.chat_template:
         raise TemplateError(

@@ -11,7 +11,8 @@ import pytest
 
 from nextturn.probe.command.errors import BadInput, ModelError, RecipeError, ToldToEnd
 from nextturn.probe.models.checkpoints import list_checkpoints
-from nextturn.probe.models.folders import ModelFolder, load_model, resolve
+from nextturn.probe.models.folders import ModelFolder, fingerprint, load_model, resolve
+from nextturn.probe.models.weights import load_any_tokenizer
 from nextturn.train import doctor, grpo
 from nextturn.train.export import export
 from nextturn.train.guards import ending_line
@@ -335,3 +336,50 @@ def test_a_signal_says_how_long_the_launcher_waits(
     line = ending_line(signal.SIGTERM)
     assert ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in line) is (ranks == "2")
     assert (limit or "30") in line or ranks == "1"
+
+
+# --- The plan, and what else a checkpoint keeps.
+
+
+def test_the_plan_names_the_base_the_adapter_and_the_disk(tiny_chatml: Path, tmp_path: Path) -> None:
+    plan = describe(sft(tmp_path, tiny_chatml, lora={"target_modules": ["q_proj"]}))
+    assert all(word in plan for word in (fingerprint(resolve(str(tiny_chatml)))[:12], "down_proj", "save_total_limit"))
+    train_keys = {"use_vllm": True, "top_p": 0.9, "min_p": 0.0}
+    path = grpo_parts.write_recipe(tmp_path / "grpo", tiny_chatml, train=train_keys, probe={"when": "never"})
+    said = [line for line in describe(load_grpo_recipe(path)).splitlines() if "token_truncate" in line]
+    assert len(said) == 1 and "top_p" in said[0] and "min_p" not in said[0]
+
+
+def test_a_checkpoint_keeps_templates_other_than_the_default(
+    tiny_chatml: Path, tmp_path: Path, own_cache: Path
+) -> None:
+    base = copy_of(tiny_chatml, tmp_path / "base")
+    tokenizer = load_any_tokenizer(base)
+    tokenizer.chat_template = {"default": tokenizer.chat_template, "tool_use": "{{ tools }}", "rag": "{{ documents }}"}
+    tokenizer.save_pretrained(base)
+    train(sft(tmp_path, base, {"max_steps": 1}, lora={"r": 2}))
+    saved = tmp_path / "run" / "checkpoint-1"
+    for folder in (saved, export(str(saved), tmp_path / "export")):
+        assert load_any_tokenizer(folder).chat_template == tokenizer.chat_template
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "keys"),
+    [(False, {}), (True, {"load_best_model_at_end": True, "metric_for_best_model": "probe/apples/accuracy"})],
+)
+def test_what_the_callback_cannot_serve_is_one_line(
+    tokenizer: bool, keys: dict[str, Any], tiny_chatml: Path, tmp_path: Path
+) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    from nextturn.probe.callback import ProbeCallback
+
+    keys |= {"eval_strategy": "steps", "save_strategy": "steps", "max_steps": 1, "use_cpu": True, "report_to": []}
+    rows = [{"input_ids": [5, 6], "labels": [5, 6]}]
+    trainer = Trainer(
+        _model(tiny_chatml), TrainingArguments(str(tmp_path), **keys), train_dataset=rows, eval_dataset=rows,
+        processing_class=load_any_tokenizer(tiny_chatml) if tokenizer else None,
+    )  # fmt: skip
+    trainer.add_callback(ProbeCallback(grpo_parts.probe_section(tmp_path)["sets"], trainer))
+    with pytest.raises(BadInput):
+        trainer.train()
