@@ -91,7 +91,11 @@ def _model(recipe: TrainRecipe) -> tuple[memory.Size | None, Chat | None, list[s
         folder = _read_only(name)
         chat = load_chat(folder, recipe.data.switches)
         size = memory.size_of(recipe.model, folder.path, folder.base)
-        with suppress(ModelError):  # the hub's folder has no weights yet
+        with suppress(
+            ModelError
+        ):  # the hub's folder has no weights yet, and a multimodal model is converted at the start
+            if folder.base is None and is_multimodal(folder.path):
+                return size, chat, []
             size = replace(size, base=f"\nbase      {base_line(folder)}")
         return size, chat, []
     except ModelError as error:
@@ -355,21 +359,17 @@ class RunPlan:
 
     def disk_lines(self) -> Iterator[str]:
         """Yield what the checkpoints need at once. The run itself refuses a disk that has too little room."""
-        given, size, saves, every = self.arguments, self.size, self.total_steps(), self.arguments.get("save_steps", 500)
+        given, size, total, every = self.arguments, self.size, self.total_steps(), self.arguments.get("save_steps", 500)
         if size is None:
             return
+        saves = math.ceil(1 / every) if every < 1 else total and math.ceil(total / every)
         if given.get("save_strategy", "steps") != "steps":
             saves = math.ceil(given.get("num_train_epochs", 3.0))
-        elif every < 1:
-            saves = math.ceil(1 / every)
-        elif saves is not None:
-            saves = math.ceil(saves / every)
         stage = memory.zero_stage(given) if self.batch.processes > 1 else 0
         width = 4 if self.recipe.model.lora else memory.width_of(held_in(self.recipe.model, stage))
-        model_only = given.get("save_only_model", False)
-        one = checkpoint_bytes(size.trained, width, stage, given.get("optim", "adamw_torch_fused"), model_only)
-        line, fits = disk_line(one, saves, given.get("save_total_limit"), Path(given["output_dir"]))
-        yield line + ("" if fits else ", which is not enough: the run would be refused on this machine")
+        optim, model_only = given.get("optim", "adamw_torch_fused"), given.get("save_only_model", False)
+        one = checkpoint_bytes(size.trained, width, stage, optim, model_only)
+        yield disk_line(one, saves, given.get("save_total_limit"), Path(given["output_dir"]))
 
     # --- The probe.
 

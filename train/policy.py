@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -175,15 +174,12 @@ def adapted_share(section: ModelSection, model: Any) -> str:
     bare: dict[str, int] = {}
     for name, weight in whole.named_parameters():
         owner, _, own = name.replace(".base_layer", "").rpartition(".")
-        shape = getattr(weight, "ds_shape", weight.shape)
-        if len(shape) < 2 or ".lora_" in name or own.endswith("bias") or modules[owner] in ends:
+        no_linear = modules[owner] in ends or isinstance(modules[owner], nn.Embedding | nn.modules.conv._ConvNd)
+        if weight.dim() < 2 or ".lora_" in name or own.endswith("bias") or no_linear:
             continue
-        if isinstance(modules[owner], nn.Embedding | nn.modules.conv._ConvNd):
-            continue
-        sizes[id(weight) in adapted] += math.prod(shape)
+        sizes[id(weight) in adapted] += weight.numel()
         if id(weight) not in adapted:
-            last = owner.rpartition(".")[2]
-            bare[last if own == "weight" else f"{last}.{own}"] = len(shape)
+            bare[".".join(f"{owner}.{own}".removesuffix(".weight").split(".")[-1 - (own != "weight") :])] = weight.dim()
     share = sizes[True] / sum(sizes.values())
     said = f"on {share:.0%} of the linear weights" + (f", none on {', '.join(bare)}" if bare else "")
     if share < LEAST_SHARE and section.lora is not None and "target_modules" not in section.lora.model_fields_set:

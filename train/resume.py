@@ -194,10 +194,10 @@ def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None
             number = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained)
             stage, width = zero_in_force(args), max(parameter.element_size() for parameter in trained)
             size = checkpoint_bytes(number, width, stage, args.optim.value, args.save_only_model)
-            saves = math.ceil(args.num_train_epochs)
-            if args.save_strategy == "steps":
-                saves = math.ceil(state.max_steps / state.save_steps)
-            on_main_process("check the disk", lambda: check_disk(size, saves, limit, Path(args.output_dir)))
+            by_steps = args.save_strategy == "steps"
+            saves = math.ceil(state.max_steps / state.save_steps if by_steps else args.num_train_epochs)
+            run_dir = Path(args.output_dir)
+            say(on_main_process("check the disk", lambda: disk_line(size, saves, limit, run_dir, refuse=True)))
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             # on_save fires on each process as soon as that one has written its own files.
@@ -207,9 +207,8 @@ def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None
                 if info := user_model_info(Path(args.output_dir)):
                     mark_user_model(folder, info)
                 for name, text in getattr(trainer.processing_class, "more_templates", {}).items():
-                    if name != "default":
-                        (folder / "additional_chat_templates").mkdir(exist_ok=True)
-                        write_atomic(folder / "additional_chat_templates" / f"{name}.jinja", text)
+                    (folder / "additional_chat_templates").mkdir(exist_ok=True)
+                    write_atomic(folder / "additional_chat_templates" / f"{name}.jinja", text)
                 mark_complete(folder, state.global_step, vars(this_launch(args)), inputs)
                 rotate(folder.parent, limit, state.best_model_checkpoint)
                 size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
@@ -236,13 +235,14 @@ def checkpoint_bytes(trained: int, width: int, stage: int, optim: str, model_onl
     return trained * (width * (2 if stage in (1, 2) else 1) + (12 if stage else 2 * width))
 
 
-def disk_line(size: int, saves: int | None, limit: int | None, run_dir: Path) -> tuple[str, bool]:
-    """Return what the checkpoints of a run need at once, as text, and whether the disk has it.
+def disk_line(size: int, saves: int | None, limit: int | None, run_dir: Path, refuse: bool = False) -> str:
+    """Return what the checkpoints of a run need at once, as text, and what the disk has.
 
     Args:
         size: Bytes of a checkpoint.
         saves: How many the run saves; None if that is unknown.
         limit: `save_total_limit`; one more is there while a checkpoint is saved.
+        refuse: Raise BadInput if the disk has no room.
     """
     most = [number for number in (saves, limit and limit + 1) if number]
     number = min(most, default=1)
@@ -250,21 +250,18 @@ def disk_line(size: int, saves: int | None, limit: int | None, run_dir: Path) ->
     own = sum(file.stat().st_size for _, folder in list_checkpoints(run_dir) for file in folder.rglob("*"))
     free = shutil.disk_usage(place).free
     line = (
-        f"disk      {'' if most else 'at least '}{number} checkpoints of {size / 1e9:,.2f} GB at once "
-        f"(train.save_total_limit {limit or 'null'}) = {number * size / 1e9:,.1f} GB; free in {place}: {free / 1e9:,.1f} GB"
+        f"disk      {'' if most else 'at least '}{number} x {size / 1e9:,.2f} GB for checkpoints "
+        f"(train.save_total_limit {limit or 'null'}); free in {place}: {free / 1e9:,.1f} GB"
     )
-    return line, number * size <= free + own
-
-
-def check_disk(size: int, saves: int, limit: int | None, run_dir: Path) -> None:
-    """Print `disk_line`. Raise BadInput if the disk has no room."""
-    line, fits = disk_line(size, saves, limit, run_dir)
-    if not fits:
-        raise BadInput(
-            f"{' '.join(line.split())}. Lower train.save_total_limit, save less often (train.save_steps), set "
-            "train.save_only_model to true, which cannot be resumed, or name another disk with train.output_dir"
-        )
-    say(line)
+    if number * size <= free + own:
+        return line
+    advice = (
+        f"{line}: not enough. Lower train.save_total_limit, save less often (train.save_steps), set train.save_only_model to "
+        "true (no resuming), or name another disk with train.output_dir"
+    )
+    if refuse:
+        raise BadInput(advice)
+    return advice
 
 
 def rotate(run_dir: Path, limit: int | None, best: str | None = None) -> None:

@@ -458,15 +458,11 @@ def _rounded(model: Any, dtype: Any) -> Any:
 
     with init_empty_weights(include_buffers=False):
         fresh = AutoModelForCausalLM.from_config(model.config, dtype=dtype, trust_remote_code=False)
+    own = (model.get_base_model() if hasattr(model, "get_base_model") else model).state_dict()
     # A model in half precision has its own reasons for weights in float32.
-    wide = {
-        name.replace(".base_layer", "")
-        for name, tensor in getattr(model, "get_base_model", lambda: model)().state_dict().items()
-        if tensor.dtype == torch.float32 != model.dtype
-    }
+    wide = {name.replace(".base_layer", "") for name in own if own[name].dtype == torch.float32 != model.dtype}
     weights = {
-        name: tensor.detach().to(torch.float32 if name in wide else dtype)
-        for name, tensor in _whole_weights(model).items()
+        name: each.detach().to(torch.float32 if name in wide else dtype) for name, each in _whole_weights(model).items()
     }
     fresh.load_state_dict(weights, assign=True)
     fresh.tie_weights()

@@ -150,8 +150,11 @@ def load_tokenizer(folder: ModelFolder) -> Any:
     tokenizer = weights.load_any_tokenizer(folder.tokenizer_path)
     tokenizer.padding_side = "left"
     if isinstance(tokenizer.chat_template, dict):  # Hermes and Command-R have further templates for tools
-        tokenizer.more_templates = tokenizer.chat_template  # which checkpoints keep
-        tokenizer.chat_template = tokenizer.chat_template.get("default")
+        templates = dict(tokenizer.chat_template)
+        tokenizer.chat_template, tokenizer.more_templates = (
+            templates.pop("default", None),
+            templates,
+        )  # kept by checkpoints
     if not tokenizer.chat_template:
         raise TemplateError(
             f'{folder.name}: its tokenizer has no chat template, or several and none is called "default"; '
