@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,6 @@ from nextturn.probe.models.user_model import mark_user_model, user_model_info
 from nextturn.probe.watch import command
 from nextturn.train.inputs import is_base
 from nextturn.train.policy import zero_in_force
-from nextturn.train.setup import on_main_process
 
 GIB = 2**30
 
@@ -174,7 +174,11 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
     return moved
 
 
-def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None:
+def mark_checkpoints(
+    trainer: Any,
+    inputs: dict[str, Any] | None = None,
+    on_main_process: Callable[[str, Callable[[], str]], str] = lambda task, work: work(),
+) -> None:
     """Have `trainer` mark each checkpoint complete once all processes have saved it.
 
     Call it before adding callbacks that read checkpoints. It takes over transformers' rotation (`save_total_limit`),
@@ -183,6 +187,7 @@ def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None
 
     Args:
         inputs: What the markers record (train/inputs.py).
+        on_main_process: That of train/setup.py, which runs the check on process 0 for all of them.
     """
     from transformers import TrainerCallback
 

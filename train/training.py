@@ -225,7 +225,7 @@ class Run:
         say(launch_line(trainer))
         trainer.add_callback(FiniteGuard(trainer))
         guard_tracking(trainer)
-        mark_checkpoints(trainer, inputs.to_record(self.inputs))
+        mark_checkpoints(trainer, inputs.to_record(self.inputs), on_main_process)
         trainer.add_callback(signals := StopsOnSignal(trainer))
         if stage == "grpo":
             trainer.add_callback(SavesAfterGenerations(trainer))
