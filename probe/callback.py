@@ -92,6 +92,10 @@ class ProbeCallback(TrainerCallback):
         self.sets: Sequence[LoadedSet] = load_sets(self.probe)  # a wrong set ends the script before training begins
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if args.load_best_model_at_end and "probe/" in str(args.metric_for_best_model):
+            raise BadInput(
+                "metric_for_best_model: the trainer chooses by its evaluation, before the probe measures; name a loss"
+            )
         if state.global_step == 0:
             self.measure(args, state, control, **kwargs)
 
@@ -113,6 +117,8 @@ class ProbeCallback(TrainerCallback):
         ranks, step = PartialState(), state.global_step
         if self.trainer is None and (ranks.num_processes > 1 or args.deepspeed):
             raise BadInput("ProbeCallback: with several processes or DeepSpeed it needs the trainer: trainer=trainer")
+        if self.chat is None and processing_class is None:
+            raise BadInput("ProbeCallback: the trainer has no tokenizer; give it one: processing_class=tokenizer")
         chat = self.chat or Chat(processing_class, self.probe.switches, ends_of(model))
         folder = (self.out or Path(args.output_dir) / "probe") / (f"step-{step}" if step else "base")
         ranks.wait_for_everyone()

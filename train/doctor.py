@@ -68,9 +68,16 @@ def examine() -> Iterator[Finding]:
     if has_gpu:
         yield from check_compilers()
         yield from check_imports()
-    elif importlib.util.find_spec("fla") is not None:
-        state = "flash-linear-attention is installed without a GPU, where it crashes every Qwen3.5 model"
-        yield Finding("problem", "fla", state, "pip uninstall -y flash-linear-attention fla-core")
+    elif importlib.util.find_spec("fla") is not None and not made_for_gpus():
+        state = "flash-linear-attention is installed, and on a machine without a GPU it crashes every Qwen3.5 model"
+        yield Finding("note", "fla", state, "pip uninstall -y flash-linear-attention fla-core")
+
+
+def made_for_gpus() -> bool:
+    """Return True if this machine or its environment is meant for GPUs, such as a login node or one with an old driver."""
+    import torch
+
+    return DRIVER.is_file() or torch.version.cuda is not None
 
 
 def check_packages(has_gpu: bool) -> Iterator[Finding]:

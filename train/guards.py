@@ -29,7 +29,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from nextturn.probe.command.errors import Interrupted, ToldToEnd, TrainingStopped
-from nextturn.probe.command.terminal import is_main_process
+from nextturn.probe.command.terminal import is_main_process, processes
 from nextturn.probe.models.checkpoints import newest_complete
 from nextturn.train.overrides import wrap
 
@@ -129,6 +129,15 @@ SAME_CTRL_C_S = 2.0
 """Seconds in which further SIGINTs are the same Ctrl-C: the terminal sends one, and torch's launcher sends another."""
 
 
+def ending_line(number: signal.Signals) -> str:
+    """Return what is printed at a signal. torch's launcher, which several processes have, kills them after a time limit."""
+    line = f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: training ends after this step, with a checkpoint"
+    if processes() > 1:
+        limit = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
+        line += f"; the launcher waits {limit} s for it (TORCH_ELASTIC_SHUTDOWN_TIMEOUT, set before the launch)"
+    return line + ("; another Ctrl-C ends it at once" if number == signal.SIGINT else "")
+
+
 class StopsOnSignal(TrainerCallback):  # type: ignore[misc]
     """Saves a checkpoint and ends on all processes, after the step in which any process got SIGTERM or Ctrl-C.
 
@@ -163,13 +172,10 @@ class StopsOnSignal(TrainerCallback):  # type: ignore[misc]
             now = time.monotonic()
             if self._first_ctrl_c and now - self._first_ctrl_c > SAME_CTRL_C_S:
                 raise KeyboardInterrupt
-            if not self._first_ctrl_c and is_main_process():
-                with suppress(OSError):  # `print` could be interrupted within itself
-                    os.write(
-                        2,
-                        b"\nCtrl-C: training ends after this step, with a checkpoint; another Ctrl-C ends it at once\n",
-                    )
             self._first_ctrl_c = self._first_ctrl_c or now
+        if self._got is None and is_main_process():
+            with suppress(OSError):  # `print` could be interrupted within itself
+                os.write(2, f"\n{ending_line(signal.Signals(number))}\n".encode())
         self._got = self._got or signal.Signals(number)
 
     def _ended(self, what: str) -> ToldToEnd:
@@ -201,6 +207,24 @@ class StopsOnSignal(TrainerCallback):  # type: ignore[misc]
         if self._ends and state.global_step < state.max_steps:
             step = state.global_step
             raise self._ended(f"ended after step {step}, saved as checkpoint-{step}; the same command resumes from it")
+
+
+class SavesAfterGenerations(TrainerCallback):  # type: ignore[misc]
+    """Puts saves off to the end of GRPO's generation, if its samples serve several steps. Add it after StopsOnSignal.
+
+    Samples are in no checkpoint. A run that resumes inside a generation would train its prompts another time, or never.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self._due = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._due = self._due or control.should_save
+        # trl counts micro-batches, and has counted this step's.
+        inside = self.trainer._step % (args.steps_per_generation * args.num_iterations)
+        control.should_save = self._due and (not inside or state.global_step >= state.max_steps)
+        self._due = self._due and not control.should_save
 
 
 # --- Freed memory, while a model trains on a CPU.

@@ -57,7 +57,7 @@ def find_base(name: str, run_dir: Path, known: Inputs) -> tuple[ModelFolder, dic
     if folder is None:
         raise _changed(run_dir, "model", known, "is gone or has other weights now")
     sha256 = fingerprint(folder)
-    say(f"model     {folder.path}, {sha256[:12]}{_state(folder.path)}")
+    say(f"model     {base_line(folder)}")
     _keep_base(folder, run_dir)
     # A run directory stands for one of its checkpoints. Other names, such as a hub id, hold on other machines, too.
     place = str(folder.path) if folder.path.parent == Path(name).expanduser().absolute() else name
@@ -71,6 +71,11 @@ def _recorded_model(known: dict[str, Any], name: str) -> ModelFolder | None:
             if fingerprint(folder := resolve(place)) == known["sha256"]:
                 return folder
     return None
+
+
+def base_line(folder: ModelFolder) -> str:
+    """Return a model's folder, its hash and how far its run came, as text. Raises ModelError if its weights are not here."""
+    return f"{folder.path}, {fingerprint(folder)[:12]}{_state(folder.path)}"
 
 
 def _state(folder: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from nextturn.probe.command.errors import DataError
 from nextturn.probe.engines.hf import CHOICE_BYTES, cache_bytes
 from nextturn.probe.models.weights import read_config
-from nextturn.train.policy import new_adapter
+from nextturn.train.policy import adapted_share, new_adapter
 from nextturn.train.sections import ModelSection
 
 GIB = 2**30
@@ -41,6 +41,8 @@ class Size:
         hidden, intermediate: Widths of the residual stream and of the MLP.
         cached: Numbers in the cache for each token of a generated text.
         state: Bytes in the cache for each text of any length: the states of layers with linear attention.
+        adapted: From `adapted_share`; empty if all weights are trained.
+        base: The line of a plan that names the folder and its hash; empty if its weights are not here.
     """
 
     parameters: int
@@ -51,14 +53,34 @@ class Size:
     vocabulary: int
     cached: int = 0
     state: int = 0
+    adapted: str = ""
+    base: str = ""
 
 
 def size_of(section: ModelSection, folder: Path | None, base: Path | None = None) -> Size:
-    """Count the parameters of a model that is made from its configuration on the meta device.
+    """Count the parameters of a model, see `unloaded_policy`."""
+    model, parameters, adapted = unloaded_policy(section, folder, base)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    config = model.config
+    hidden, (token, state) = config.hidden_size, cache_bytes(config, 2) or (0, 0)
+    return Size(
+        parameters, trained, config.num_hidden_layers, hidden, getattr(config, "intermediate_size", 4 * hidden),
+        config.vocab_size, token // 2, state, adapted,
+    )  # fmt: skip
+
+
+def unloaded_policy(section: ModelSection, folder: Path | None, base: Path | None = None) -> tuple[Any, int, str]:
+    """Make the policy from its configuration, on the meta device.
 
     Args:
         folder: The model's folder; None takes the known shape of `section.name`.
         base: The base model's folder, if `folder` holds a LoRA adapter.
+
+    Returns:
+        The policy, its parameters without an adapter, and what its adapter adapts (`adapted_share`); "" without an adapter.
+
+    Raises:
+        ModelError: The adapter of `section` cannot be made on this model.
     """
     import torch
     from peft import PeftConfig, get_peft_model
@@ -72,20 +94,16 @@ def size_of(section: ModelSection, folder: Path | None, base: Path | None = None
         config = AutoConfig.from_pretrained(base or folder, trust_remote_code=False).get_text_config()
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        parameters = trained = sum(p.numel() for p in model.parameters())
-        if section.lora is not None:
-            if section.continues_adapter and folder is not None:
-                adapter = PeftConfig.from_pretrained(str(folder))
-                adapter.inference_mode = False
-            else:
-                adapter = new_adapter(section, model)
-            model = get_peft_model(model, adapter)
-            trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    hidden, (token, state) = config.hidden_size, cache_bytes(config, 2) or (0, 0)
-    return Size(
-        parameters, trained, config.num_hidden_layers, hidden, getattr(config, "intermediate_size", 4 * hidden),
-        config.vocab_size, token // 2, state,
-    )  # fmt: skip
+        parameters = sum(p.numel() for p in model.parameters())
+        if section.lora is None:
+            return model, parameters, ""
+        if section.continues_adapter and folder is not None:
+            adapter = PeftConfig.from_pretrained(str(folder))
+            adapter.inference_mode = False
+        else:
+            adapter = new_adapter(section, model)
+        model = get_peft_model(model, adapter)
+    return model, parameters, adapted_share(section, model)
 
 
 # Numbers that a layer keeps for the backward pass of a token, in multiples of `hidden` and `intermediate`, at 2 bytes if

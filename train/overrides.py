@@ -30,6 +30,7 @@ from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 from trl.generation import vllm_generation
 
 from nextturn.probe.command.errors import TrainingStopped, one_line
+from nextturn.probe.models.weights import adapted_weight
 from nextturn.probe.report.tracking import leave_run
 from nextturn.train.policy import ADAPTER, load_adapter, zero_in_force
 from nextturn.train.resume import this_launch
@@ -220,7 +221,7 @@ def _keep_base_weights(model: Any, sync_weights: Callable[[], None]) -> None:
     no inverse: the base drifts at every transfer, and with it the KL reference (trl issue 6688). So the merged weights are
     copies, as large as the adapted layers, during the transfer. Under ZeRO-3 the gathered weights are copies already.
     """
-    weights = [layer.get_base_layer().weight for layer in model.modules() if isinstance(layer, LoraLayer)]
+    weights = [adapted_weight(layer)[1] for layer in model.modules() if isinstance(layer, LoraLayer)]
     originals = [weight.data for weight in weights]
     for weight in weights:
         weight.data = weight.data.clone()

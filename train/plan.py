@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,20 @@ from nextturn.probe.models.weights import ADAPTER_CONFIG, CONFIG, weight_files
 from nextturn.probe.plan import sets_within_reach, work_of
 from nextturn.probe.text.chat import Chat, Message
 from nextturn.train import encoding, memory
-from nextturn.train.inputs import check_validation
+from nextturn.train.inputs import base_line, check_validation
 from nextturn.train.policy import held_in
-from nextturn.train.resume import watch_line
+from nextturn.train.resume import checkpoint_bytes, disk_line, watch_line
 from nextturn.train.scoring import open_workers, shared_columns
-from nextturn.train.sections import LATER, MAX_COMPLETION, DpoRecipe, GrpoRecipe, SftRecipe, TrainRecipe, batch_of
+from nextturn.train.sections import (
+    LATER,
+    MAX_COMPLETION,
+    NEUTRAL,
+    DpoRecipe,
+    GrpoRecipe,
+    SftRecipe,
+    TrainRecipe,
+    batch_of,
+)
 from nextturn.train.setup import cpu_wanted
 
 LARGE = 1e9  # parameters from which on nobody trains on a CPU
@@ -43,6 +53,7 @@ def describe(recipe: TrainRecipe) -> str:
         plan.model_line(),
         *stage(path),
         plan.saves_line(),
+        *plan.disk_lines(),
         *plan.push_lines(),
         *plan.memory_lines(),
         *plan.probe_lines(),
@@ -63,7 +74,14 @@ def _model(recipe: TrainRecipe) -> tuple[memory.Size | None, Chat | None, list[s
     try:
         folder = _read_only(name)
         chat = load_chat(folder, recipe.data.switches)
-        return memory.size_of(recipe.model, folder.path, folder.base), chat, []
+        size = memory.size_of(recipe.model, folder.path, folder.base)
+        with suppress(
+            ModelError
+        ):  # the hub's folder has no weights yet, and a multimodal model is converted at the start
+            if folder.base is None and is_multimodal(folder.path):
+                return size, chat, []
+            size = replace(size, base=f"\nbase      {base_line(folder)}")
+        return size, chat, []
     except ModelError as error:
         known = name in memory.KNOWN_SHAPES
         if Path(name).exists() or not (known or LATER.search(name)):
@@ -122,10 +140,11 @@ class RunPlan:
         model, size = self.recipe.model, self.size
         lora = model.lora
         kind = "all weights" if lora is None else "its own LoRA" if lora.adapter == "continue" else f"LoRA r={lora.r}"
-        sizes = "parameters: unknown"
+        sizes, more = "parameters: unknown", ""
         if size is not None:
             sizes = f"{size.parameters / 1e6:,.1f}M parameters, {size.trained / 1e6:,.1f}M trained"
-        return f"model     {model.name}: {sizes} ({kind}), {model.dtype}"
+            more = size.base + (f"\nadapter   {size.adapted}" if size.adapted else "")
+        return f"model     {model.name}: {sizes} ({kind}), {model.dtype}{more}"
 
     def unknown(self, what: str, path: Path | None) -> str:
         if path is None:
@@ -159,7 +178,7 @@ class RunPlan:
                 )
                 validation, known = encoding.make_rows(held_out, self.chat, loss_on, longest, left_out)
                 check_validation(rows, validation)
-                check_counts(known, section, self.chat, longest)
+                encoding.check_counts(known, section, self.chat, longest)
                 yield f"validate  {section.validation}: {known.conversations:,} conversations, {known.skipped + known.too_long} left out"
             self.example = ["an example, tokens with loss are between ⟦ and ⟧:", *_shown(rows[0], self.chat)]
             self.rows = counts.rows
@@ -256,6 +275,11 @@ class RunPlan:
             f"generate  {trained + ahead:,} tokens at most a generation ({trained:,} trained, {ahead:,} ahead), "
             f"{'vLLM' if given.get('use_vllm') else 'transformers'}"
         )
+        if narrow := [name for name in ("top_p", "top_k", "min_p") if given.get(name) not in NEUTRAL[name]]:
+            yield (
+                f"note      train.{', train.'.join(narrow)}: vLLM samples from a part of the distribution, and the loss scores "
+                "all of it; train.vllm_importance_sampling_mode: token_truncate keeps long samples"
+            )
         yield f"simulator {_calls(rollout.simulator, users)}"
         yield f"reward    mean of {parts}; without {needed} a sample is left out"
         if reward.judge is not None:
@@ -263,13 +287,17 @@ class RunPlan:
 
     def steps(self) -> str:
         """Return the number of optimizer steps of the run, as text."""
+        total = self.total_steps()
+        return "an unknown number" if total is None else f"{total:,}"
+
+    def total_steps(self) -> int | None:
         given = self.arguments
         if given.get("max_steps", -1) > 0:
-            return f"{given['max_steps']:,}"
+            return int(given["max_steps"])
         if self.rows is None:
-            return "an unknown number"
+            return None
         epoch = self.batch.steps(self.rows, given.get("num_iterations", 1))
-        return f"{math.ceil(epoch * given.get('num_train_epochs', 3.0)):,}"
+        return math.ceil(epoch * given.get("num_train_epochs", 3.0))
 
     # --- Memory and checkpoints.
 
@@ -318,6 +346,20 @@ class RunPlan:
         if every < 1:
             return f"saves     {math.ceil(1 / every)} times, save_steps {every:g}"
         return f"saves     every {every} steps and at the end"
+
+    def disk_lines(self) -> Iterator[str]:
+        """Yield what the checkpoints need at once. The run itself refuses a disk that has too little room."""
+        given, size, total, every = self.arguments, self.size, self.total_steps(), self.arguments.get("save_steps", 500)
+        if size is None:
+            return
+        saves = math.ceil(1 / every) if every < 1 else total and math.ceil(total / every)
+        if given.get("save_strategy", "steps") != "steps":
+            saves = math.ceil(given.get("num_train_epochs", 3.0))
+        stage = memory.zero_stage(given) if self.batch.processes > 1 else 0
+        width = 4 if self.recipe.model.lora else memory.width_of(held_in(self.recipe.model, stage))
+        optim, model_only = given.get("optim", "adamw_torch_fused"), given.get("save_only_model", False)
+        one = checkpoint_bytes(size.trained, width, stage, optim, model_only)
+        yield disk_line(one, saves, given.get("save_total_limit"), Path(given["output_dir"]))
 
     # --- The probe.
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nextturn.probe.command.errors import ModelError
-from nextturn.probe.command.terminal import say
+from nextturn.probe.command.terminal import say_once
 from nextturn.probe.models.folders import ModelFolder, merged_folder, resolve
-from nextturn.probe.models.weights import load_causal_lm
+from nextturn.probe.models.weights import adapted_weight, end_turns, load_causal_lm
 from nextturn.train.sections import LORA_TARGETS, ModelSection
 
 ADAPTER = "default"
 """PEFT's name of the adapter that is trained. PEFT saves it in the checkpoint's own folder, any other in a subfolder."""
+LEAST_SHARE = 0.5
+"""Share of the linear weights that the default targets have to reach."""
 
 
 def policy_folder(section: ModelSection, place: str | None = None) -> ModelFolder:
@@ -58,20 +60,22 @@ def held_in(section: ModelSection, zero: int) -> str:
     return section.dtype if section.lora is not None or zero else "float32"
 
 
-def load_policy(folder: ModelFolder, section: ModelSection, dtype: str | None = None) -> Any:
+def load_policy(folder: ModelFolder, section: ModelSection, dtype: str | None = None, ends: Iterable[int] = ()) -> Any:
     """Load the causal language model to train. It is on no device yet.
 
     Args:
         folder: From `policy_folder`. A LoRA checkpoint gives a PeftModel whose adapter is trained further.
         dtype: From `held_in`. Left out, `section.dtype`.
+        ends: Tokens that end an assistant's turn. The generation config of checkpoints has them.
 
     Raises:
-        ModelError: Weights are missing, or the adapter does not fit its base.
+        ModelError: Weights are missing, the adapter does not fit its base, or the generation config cannot be saved.
     """
     import torch
     from peft import PeftModel
 
     model = load_causal_lm(folder.whole, getattr(torch, dtype or section.dtype))
+    end_turns(model, ends, folder.whole)
     # trl and PEFT find the base by this name. It must be the text-only folder, not the multimodal original.
     model.config.name_or_path = str(folder.whole)
     if folder.base is not None:
@@ -138,7 +142,48 @@ def new_adapter(section: ModelSection, model: Any) -> Any:
             raise ModelError(f"model.lora.target_modules: the model has none of {', '.join(lora.target_modules)}")
         missing = [name for name in lora.target_modules if name not in modules]
         if missing and lora.target_modules != LORA_TARGETS:  # the default names the modules of several architectures
-            say(f"LoRA: this model has no {', '.join(missing)}")
+            say_once(f"LoRA: this model has no {', '.join(missing)}")
     return LoraConfig(
-        r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
-    )
+        r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM",
+        target_parameters=list(lora.target_parameters) or None,
+    )  # fmt: skip
+
+
+def adapted_share(section: ModelSection, model: Any) -> str:
+    """Return the share of the linear weights of a PeftModel that has an adapter, and the names of the others, as text.
+
+    Weights of experts, which are one tensor with three dimensions, are linear weights. Embeddings and the output head are not.
+
+    Raises:
+        ModelError: The default targets give less than half of them an adapter, or an embedding that is also the output head
+            gets one: a merged model has one matrix, in which the two cannot differ.
+    """
+    from peft.tuners.lora import LoraLayer
+    from torch import nn
+
+    whole = model.get_base_model()
+    ends = [whole.get_input_embeddings(), whole.get_output_embeddings()]
+    if whole.config.tie_word_embeddings and any(isinstance(end, LoraLayer) for end in ends):
+        raise ModelError(
+            "model.lora.target_modules: names the embedding or the output head, which are one matrix in this model: a merged "
+            "model would be another one; leave both out"
+        )
+    modules = dict(whole.named_modules())
+    adapted = {id(adapted_weight(layer)[1]) for layer in modules.values() if isinstance(layer, LoraLayer)}
+    sizes = {True: 0, False: 0}
+    bare: dict[str, int] = {}
+    for name, weight in whole.named_parameters():
+        owner, _, own = name.replace(".base_layer", "").rpartition(".")
+        no_linear = modules[owner] in ends or isinstance(modules[owner], nn.Embedding | nn.modules.conv._ConvNd)
+        if weight.dim() < 2 or ".lora_" in name or own.endswith("bias") or no_linear:
+            continue
+        sizes[id(weight) in adapted] += weight.numel()
+        if id(weight) not in adapted:
+            bare[".".join(f"{owner}.{own}".removesuffix(".weight").split(".")[-1 - (own != "weight") :])] = weight.dim()
+    share = sizes[True] / sum(sizes.values())
+    said = f"on {share:.0%} of the linear weights" + (f", none on {', '.join(bare)}" if bare else "")
+    if share < LEAST_SHARE and section.lora is not None and "target_modules" not in section.lora.model_fields_set:
+        experts = [name for name, dimensions in bare.items() if dimensions == 3]
+        way = f"target_parameters: [{', '.join(experts)}]" if experts else "target_modules: all-linear"
+        raise ModelError(f"model.lora: the default targets put an adapter {said}; set model.lora.{way}")
+    return said

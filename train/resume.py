@@ -14,13 +14,15 @@ launch.
 
 from __future__ import annotations
 
+import math
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nextturn.probe.command.errors import BadInput
-from nextturn.probe.command.files import read_json
+from nextturn.probe.command.files import read_json, write_atomic
 from nextturn.probe.command.terminal import say
 from nextturn.probe.models.checkpoints import (
     FINISHED,
@@ -172,20 +174,36 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
     return moved
 
 
-def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None:
+def mark_checkpoints(
+    trainer: Any,
+    inputs: dict[str, Any] | None = None,
+    on_main_process: Callable[[str, Callable[[], str]], str] = lambda task, work: work(),
+) -> None:
     """Have `trainer` mark each checkpoint complete once all processes have saved it.
 
     Call it before adding callbacks that read checkpoints. It takes over transformers' rotation (`save_total_limit`),
-    which would delete the base of another run, and the last complete checkpoint before the new one is marked.
+    which would delete the base of another run, and the last complete checkpoint before the new one is marked. Before step 1 a
+    run whose checkpoints do not fit on the disk raises BadInput.
 
     Args:
         inputs: What the markers record (train/inputs.py).
+        on_main_process: That of train/setup.py, which runs the check on process 0 for all of them.
     """
     from transformers import TrainerCallback
 
     limit, trainer.args.save_total_limit = trainer.args.save_total_limit, None
 
     class CompletionMarker(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            trained = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+            number = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained)
+            stage, width = zero_in_force(args), max(parameter.element_size() for parameter in trained)
+            size = checkpoint_bytes(number, width, stage, args.optim.value, args.save_only_model)
+            by_steps = args.save_strategy == "steps"
+            saves = math.ceil(state.max_steps / state.save_steps if by_steps else args.num_train_epochs)
+            run_dir = Path(args.output_dir)
+            say(on_main_process("check the disk", lambda: disk_line(size, saves, limit, run_dir, refuse=True)))
+
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             # on_save fires on each process as soon as that one has written its own files.
             trainer.accelerator.wait_for_everyone()
@@ -193,6 +211,9 @@ def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None
                 folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
                 if info := user_model_info(Path(args.output_dir)):
                     mark_user_model(folder, info)
+                for name, text in getattr(trainer.processing_class, "more_templates", {}).items():
+                    (folder / "additional_chat_templates").mkdir(exist_ok=True)
+                    write_atomic(folder / "additional_chat_templates" / f"{name}.jinja", text)
                 mark_complete(folder, state.global_step, vars(this_launch(args)), inputs)
                 rotate(folder.parent, limit, state.best_model_checkpoint)
                 size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
@@ -204,6 +225,48 @@ def mark_checkpoints(trainer: Any, inputs: dict[str, Any] | None = None) -> None
             trainer.accelerator.wait_for_everyone()
 
     trainer.add_callback(CompletionMarker())
+
+
+def checkpoint_bytes(trained: int, width: int, stage: int, optim: str, model_only: bool) -> int:
+    """Return the bytes of a checkpoint: of so many trained weights, and of the optimizer if it is a plain Adam.
+
+    Args:
+        width: Bytes of a weight.
+        stage: The ZeRO stage, 0 without DeepSpeed. ZeRO has the weights in files of its own, too, up to stage 2, and float32
+            copies of them with the moments.
+    """
+    if model_only or "adam" not in optim or "bit" in optim.replace("32bit", ""):
+        return trained * width
+    return trained * (width * (2 if stage in (1, 2) else 1) + (12 if stage else 2 * width))
+
+
+def disk_line(size: int, saves: int | None, limit: int | None, run_dir: Path, refuse: bool = False) -> str:
+    """Return what the checkpoints of a run need at once, as text, and what the disk has.
+
+    Args:
+        size: Bytes of a checkpoint.
+        saves: How many the run saves; None if that is unknown.
+        limit: `save_total_limit`; one more is there while a checkpoint is saved.
+        refuse: Raise BadInput if the disk has no room.
+    """
+    most = [number for number in (saves, limit and limit + 1) if number]
+    number = min(most, default=1)
+    place = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if path.is_dir())
+    own = sum(file.stat().st_size for _, folder in list_checkpoints(run_dir) for file in folder.rglob("*"))
+    free = shutil.disk_usage(place).free
+    line = (
+        f"disk      {'' if most else 'at least '}{number} x {size / 1e9:,.2f} GB for checkpoints "
+        f"(train.save_total_limit {limit or 'null'}); free in {place}: {free / 1e9:,.1f} GB"
+    )
+    if number * size <= free + own:
+        return line
+    advice = (
+        f"{line}: not enough. Lower train.save_total_limit, save less often (train.save_steps), set train.save_only_model to "
+        "true (no resuming), or name another disk with train.output_dir"
+    )
+    if refuse:
+        raise BadInput(advice)
+    return advice
 
 
 def rotate(run_dir: Path, limit: int | None, best: str | None = None) -> None:

@@ -55,6 +55,7 @@ _EVERYWHERE = {
     "report_to": "tracking.to decides it",
     "resume_from_checkpoint": "use --resume auto, never or PATH",
 }
+_SYNC = "no checkpoint has the reference, so a resumed run would begin with the first one again; leave it out, or raise beta"
 REFUSED = {
     "SFTConfig": {
         **_EVERYWHERE,
@@ -66,6 +67,7 @@ REFUSED = {
         **_EVERYWHERE,
         "padding_free": "trl pads pairs",
         "truncation_mode": "a pair that is too long is left out whole",
+        "sync_ref_model": _SYNC,
     },
     "GRPOConfig": {
         **_EVERYWHERE,
@@ -76,6 +78,7 @@ REFUSED = {
         "do_eval": "eval_strategy decides it",
         "max_tool_calling_iterations": "the rollout section says how a conversation continues",
         "auto_find_batch_size": "a smaller batch would tear groups apart",
+        "sync_ref_model": _SYNC,
     },
 }
 # How the names begin whose values change what is kept, shown or waited for.
@@ -139,13 +142,17 @@ class LoraSection(RecipeSection):
     dropout: Annotated[float, Field(ge=0, lt=1, validation_alias=AliasChoices("dropout", "lora_dropout"))] = 0.0
     """Dropout probability of the adapter's input."""
     target_modules: tuple[str, ...] | Literal["all-linear"] = LORA_TARGETS
-    """Modules that get an adapter; names that the model lacks are left out, and it is an error if it has none of them."""
+    """Modules that get an adapter; names that the model lacks are left out. Without this key, half of the linear weights must get one."""
+    target_parameters: tuple[str, ...] = ()
+    """Weights that are no module and get an adapter, too: those of experts, such as experts.gate_up_proj and experts.down_proj."""
     adapter: Literal["new", "continue"] = "new"
     """If `model.name` is a LoRA checkpoint: merge it and train a new adapter, or train its own adapter with its own settings."""
 
     def check_keys(self) -> None:
         if self.adapter == "continue" and self.model_copy(update={"adapter": "new"}) != LoraSection():
             raise RecipeError("adapter: `continue` keeps the checkpoint's own settings; expected no other key")
+        if self.target_parameters and self.dropout:
+            raise RecipeError("dropout: given with target_parameters, expected 0: PEFT has no dropout for them")
 
 
 class ModelSection(RecipeSection):
@@ -329,7 +336,7 @@ class RolloutSection(RecipeSection):
 
 # Values that leave sampling as it is, by trl's name. Rollouts with transformers sample from the whole distribution at one
 # temperature, which is also what the loss scores; anything narrower would be trained on as if it were that.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_p": (None, 1, 1.0),
     "top_k": (None, 0, -1),
     "min_p": (None, 0, 0.0),
@@ -350,7 +357,7 @@ def check_sampling(rollout: RolloutSection, train: Mapping[str, Any]) -> None:
             f"rollout.max_turn_tokens: given {rollout.max_turn_tokens}, expected at most {most}, which is "
             "train.max_completion_length, the limit for all trained tokens of a sample"
         )
-    for name, neutral in {} if train.get("use_vllm") else _NEUTRAL.items():
+    for name, neutral in {} if train.get("use_vllm") else NEUTRAL.items():
         if train.get(name) not in neutral:
             raise RecipeError(
                 f"train.{name}: given {train[name]!r}; rollouts with transformers sample at train.temperature alone: "

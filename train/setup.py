@@ -49,6 +49,7 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **fixed: Any) ->
             raise BadInput(f"train.deepspeed: {deepspeed}: no such file; paths start where the command runs")
     if not on_gpu:
         given["use_cpu"] = True
+        share_cores()
         if launcher_deepspeed():
             reduce_with_gloo()
         elif given.get("bf16", not given.get("fp16")) and emulates_bfloat16():  # trl's default is bfloat16
@@ -65,6 +66,27 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **fixed: Any) ->
         say(f"one process was started and trains on one of {args.n_gpu} GPUs; `accelerate launch` starts one for each")
         use_one_gpu(args)
     return args
+
+
+def share_cores() -> None:
+    """Share the machine's cores among its processes, unless the user set a number of threads: a launcher sets one thread."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if os.environ.get("OMP_NUM_THREADS") == "1" and launcher_set_threads(Path(f"/proc/{os.getppid()}")):
+        torch.set_num_threads(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    say(f"threads   {torch.get_num_threads()} a process, {cores} cores; OMP_NUM_THREADS changes it")
+
+
+def launcher_set_threads(parent: Path) -> bool:
+    """Return True if this process's parent (its folder in /proc) is a launcher that got no number of threads from the user."""
+    try:
+        command, variables = ((parent / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
+    except OSError:  # no /proc, or another user's process
+        return False
+    launches = any(b"accelerate" in word or b"torch" in word for word in command[:3])
+    given = [*variables, *(b"OMP_NUM_THREADS=" for word in command if word.startswith(b"--num_cpu_threads"))]
+    return launches and not any(each.startswith(b"OMP_NUM_THREADS=") for each in given)
 
 
 def dtype_here(dtype: str, args: Any, key: str = "model.dtype") -> str:

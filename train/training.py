@@ -128,11 +128,14 @@ class Run:
 
     def _prepare(self) -> tuple[Path, inputs.Inputs, dict[Any, str]]:
         from nextturn.train.encoding import data_path  # which needs numpy, and a recipe is read without it
+        from nextturn.train.memory import unloaded_policy
         from nextturn.train.probing import sets_to_probe
 
         known = inputs.recorded(self.run_dir)
         folder, self.inputs["model"] = inputs.find_base(self.recipe.model.name, self.run_dir, known)
-        policy_folder(self.recipe.model, self.inputs["model"]["path"])
+        start = policy_folder(self.recipe.model, self.inputs["model"]["path"])
+        if self.recipe.model.lora is not None:
+            say(f"adapter   {unloaded_policy(self.recipe.model, start.path, start.base)[2]}")
         if self.pushes:
             from nextturn.train.push import create_repository
 
@@ -200,7 +203,8 @@ class Run:
     def load_policy(self) -> Any:
         """Return the model to train, all weights or LoRA, on no device yet. `train` loads a checkpoint's adapter."""
         section = self.recipe.model
-        return load_policy(self.folder, section, dtype_here(held_in(section, zero_in_force(self.args)), self.args))
+        dtype = dtype_here(held_in(section, zero_in_force(self.args)), self.args)
+        return load_policy(self.folder, section, dtype, self.chat.answer_end_ids)
 
     def train(self, trainer: Any, stage: str) -> None:
         """Train from the beginning, or from the checkpoint after setting aside what a killed run left past it.
@@ -213,7 +217,7 @@ class Run:
             trainer: One of train/overrides.py.
             stage: "sft", "dpo" or "grpo".
         """
-        from nextturn.train.guards import FiniteGuard, ReturnsFreedMemory, StopsOnSignal
+        from nextturn.train.guards import FiniteGuard, ReturnsFreedMemory, SavesAfterGenerations, StopsOnSignal
         from nextturn.train.overrides import guard_tracking
         from nextturn.train.probing import probe_checkpoints
 
@@ -221,8 +225,10 @@ class Run:
         say(launch_line(trainer))
         trainer.add_callback(FiniteGuard(trainer))
         guard_tracking(trainer)
-        mark_checkpoints(trainer, inputs.to_record(self.inputs))
+        mark_checkpoints(trainer, inputs.to_record(self.inputs), on_main_process)
         trainer.add_callback(signals := StopsOnSignal(trainer))
+        if stage == "grpo":
+            trainer.add_callback(SavesAfterGenerations(trainer))
         probe_checkpoints(
             trainer, probe, self.folder, self.chat, self.sets, dtype_here(recipe.model.dtype, self.args), signals.check
         )

@@ -452,12 +452,18 @@ def _rounded(model: Any, dtype: Any) -> Any:
     The copy is built anew, because accelerate and trl replace the live model's `forward` by wrappers that refer to the live
     model: a deep copy would run the original.
     """
+    import torch
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
 
     with init_empty_weights(include_buffers=False):
         fresh = AutoModelForCausalLM.from_config(model.config, dtype=dtype, trust_remote_code=False)
-    weights = {name: tensor.detach().to(dtype) for name, tensor in _whole_weights(model).items()}
+    own = (model.get_base_model() if hasattr(model, "get_base_model") else model).state_dict()
+    # A model in half precision has its own reasons for weights in float32.
+    wide = {name.replace(".base_layer", "") for name in own if own[name].dtype == torch.float32 != model.dtype}
+    weights = {
+        name: each.detach().to(torch.float32 if name in wide else dtype) for name, each in _whole_weights(model).items()
+    }
     fresh.load_state_dict(weights, assign=True)
     fresh.tie_weights()
     return fresh.to(model.device)  # the weights are there already, buffers such as the rotary frequencies are not
@@ -471,14 +477,18 @@ def _whole_weights(model: Any) -> dict[str, Any]:
     from peft import PeftModel
     from peft.tuners.lora import LoraLayer
 
+    from nextturn.probe.models.weights import adapted_weight
+
     if not isinstance(model, PeftModel):
         return dict(model.state_dict())
     whole = model.get_base_model()
     weights = {
-        name.replace(".base_layer.", "."): tensor for name, tensor in whole.state_dict().items() if ".lora_" not in name
+        name.replace(".base_layer", ""): tensor for name, tensor in whole.state_dict().items() if ".lora_" not in name
     }
     adapted: dict[str, Any] = {name: layer for name, layer in whole.named_modules() if isinstance(layer, LoraLayer)}
     for name, layer in adapted.items():
-        weight = layer.get_base_layer().weight
-        weights[f"{name}.weight"] = weight + sum(map(layer.get_delta_weight, layer.active_adapters))
+        own, weight = adapted_weight(layer)
+        weights[f"{name.replace('.base_layer', '')}.{own}"] = weight + sum(
+            map(layer.get_delta_weight, layer.active_adapters)
+        )
     return weights

@@ -21,6 +21,7 @@ from filelock import FileLock
 from nextturn.probe.command.errors import DataError, ModelError, one_line
 from nextturn.probe.command.files import cache_root, read_json, sha256_text, write_json
 from nextturn.probe.models.weights import (
+    end_turns,
     fingerprint_of,
     load_any_tokenizer,
     load_causal_lm,
@@ -31,7 +32,7 @@ from nextturn.probe.models.weights import (
 
 MANIFEST = "nextturn_source.json"
 # Increased if a conversion changes what it writes, so that older folders are made again.
-FORMAT = 1
+FORMAT = 2
 _ADVICE = "set NEXTTURN_CACHE to a folder with free space that can be written and locked"
 
 
@@ -183,5 +184,6 @@ def _extract(folder: Path, out: Path) -> None:
     ends = [vocabulary[token] for token in (TURN_END, TEXT_END) if token in vocabulary]
     model.generation_config.eos_token_id = ends
     model.generation_config.pad_token_id = ends[-1]
+    end_turns(model, ends, folder)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)

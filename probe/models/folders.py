@@ -150,7 +150,11 @@ def load_tokenizer(folder: ModelFolder) -> Any:
     tokenizer = weights.load_any_tokenizer(folder.tokenizer_path)
     tokenizer.padding_side = "left"
     if isinstance(tokenizer.chat_template, dict):  # Hermes and Command-R have further templates for tools
-        tokenizer.chat_template = tokenizer.chat_template.get("default")
+        templates = dict(tokenizer.chat_template)
+        tokenizer.chat_template, tokenizer.more_templates = (
+            templates.pop("default", None),
+            templates,
+        )  # kept by checkpoints
     if not tokenizer.chat_template:
         raise TemplateError(
             f'{folder.name}: its tokenizer has no chat template, or several and none is called "default"; '
@@ -297,8 +301,14 @@ def write_whole(folder: ModelFolder, out: Path, dtype: str, scale: float = 1.0) 
     import torch
 
     weights.refuse_quantised(folder.whole, folder.name)
-    _load(folder, torch.float32, scale).to(getattr(torch, dtype)).save_pretrained(out)
-    weights.load_any_tokenizer(folder.tokenizer_path).save_pretrained(out)
+    model, tokenizer = _load(folder, torch.float32, scale), weights.load_any_tokenizer(folder.tokenizer_path)
+    wider = weights.stored_wider(folder.whole)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_floating_point() and not (wider and name.endswith(wider)):
+            tensor.data = tensor.data.to(getattr(torch, dtype))
+    weights.end_turns(model, load_chat(folder).answer_end_ids if tokenizer.chat_template else (), folder.whole)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
 
 
 def whole_bytes(folder: ModelFolder, dtype: str) -> int:

@@ -12,7 +12,7 @@ import json
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,7 @@ def load_causal_lm(folder: Path, dtype: Any = "auto") -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    with _library_errors(folder):
+    with _library_errors(folder), _kept_wide(stored_wider(folder)):
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
@@ -167,6 +167,51 @@ def load_causal_lm(folder: Path, dtype: Any = "auto") -> Any:
             "is the checkpoint complete, and does the config belong to it?"
         )
     return model
+
+
+def stored_wider(folder: Path) -> tuple[str, ...]:
+    """Return how the names of the weights end that a folder in half precision holds in float32, such as Qwen3.5's decay rates.
+
+    Qwen3.5 has `A_log` and the gated norm in float32, and vLLM computes with them as they are. In bfloat16 the decay is off by
+    up to half a percent.
+    """
+    tensors = {name: dtype for path in weight_files(folder) for name, (dtype, _) in read_header(path).items()}
+    if not {"BF16", "F16"} & set(tensors.values()):
+        return ()
+    return tuple(sorted({".".join(name.split(".")[-3:]) for name, dtype in tensors.items() if dtype == "F32"}))
+
+
+@contextmanager
+def _kept_wide(names: tuple[str, ...]) -> Iterator[None]:
+    """Have transformers load these weights in float32, unless a model's class has a list of its own."""
+    from transformers import PreTrainedModel
+
+    before = PreTrainedModel._keep_in_fp32_modules_strict
+    PreTrainedModel._keep_in_fp32_modules_strict = list(names) or before
+    try:
+        yield
+    finally:
+        PreTrainedModel._keep_in_fp32_modules_strict = before
+
+
+def end_turns(model: Any, ends: Iterable[int], folder: Path) -> None:
+    """Add the tokens that end a turn to the model's generation config, by which `generate` and vLLM stop.
+
+    Raises:
+        ModelError: The generation config cannot be saved, so that a checkpoint could not be either.
+    """
+    config = model.generation_config
+    known = config.eos_token_id
+    known = [] if known is None else known if isinstance(known, list) else [known]
+    if missing := sorted(set(ends).difference(known)):
+        config.eos_token_id = [*known, *missing]
+    try:
+        config.validate(strict=True)
+    except ValueError as error:
+        raise ModelError(
+            f"{folder / 'generation_config.json'}: no checkpoint can be saved with it ({one_line(error)}); set do_sample to true "
+            "in it, or remove the keys that are named"
+        ) from None
 
 
 def merge_adapter(model: Any, adapter: Path, scale: float = 1.0) -> Any:
@@ -185,6 +230,13 @@ def merge_adapter(model: Any, adapter: Path, scale: float = 1.0) -> Any:
             if isinstance(module, LoraLayer):
                 module.scale_layer(scale)
         return adapted.merge_and_unload()
+
+
+def adapted_weight(layer: Any) -> tuple[str, Any]:
+    """Return (name, weight) of what a LoRA layer adapts: "weight" of a module, or a parameter that belongs to no module of its own."""
+    if hasattr(layer, "parameter_name"):  # PEFT's ParamWrapper: the weights of all experts of a layer
+        return layer.parameter_name, layer.get_param()
+    return "weight", layer.get_base_layer().weight
 
 
 # Other initializations change the base as well, and these options train more than B A. Neither is scaled by alpha.

@@ -215,7 +215,7 @@ def test_each_checkpoint_is_marked_while_all_processes_wait(
         "accelerate.Accelerator.wait_for_everyone",
         lambda _: marked.append((trainer.state.global_step, marker.is_file())),
     )
-    free = {"checkpoint-2": 0, "checkpoint-4": 2**40, "checkpoint-5": 0}
+    free = {"run": 2**40, "checkpoint-2": 0, "checkpoint-4": 2**40, "checkpoint-5": 0}
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[folder.name]))
     trainer.train()
     assert [(step, why_incomplete(folder)) for step, folder in list_checkpoints(run)] == [(5, None), (4, None)]
