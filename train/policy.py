@@ -182,7 +182,9 @@ def adapted_share(section: ModelSection, model: Any) -> str:
             bare[".".join(f"{owner}.{own}".removesuffix(".weight").split(".")[-1 - (own != "weight") :])] = weight.dim()
     share = sizes[True] / sum(sizes.values())
     said = f"on {share:.0%} of the linear weights" + (f", none on {', '.join(bare)}" if bare else "")
-    if share < LEAST_SHARE and section.lora is not None and "target_modules" not in section.lora.model_fields_set:
+    lora = section.lora
+    chosen = lora is None or section.continues_adapter or "target_modules" in lora.model_fields_set
+    if share < LEAST_SHARE and not chosen:
         experts = [name for name, dimensions in bare.items() if dimensions == 3]
         way = f"target_parameters: [{', '.join(experts)}]" if experts else "target_modules: all-linear"
         raise ModelError(f"model.lora: the default targets put an adapter {said}; set model.lora.{way}")
