@@ -289,9 +289,11 @@ class Measure:
             return make_row(kind or self.name, self.set.name, item_id, messages, **values)
         cluster = {"cluster": str(values.pop("cluster"))} if "cluster" in values else {}
         names = {figure.name for figure in self.figures}
-        wrong = [
-            name for name, value in values.items() if name not in names or not isinstance(value, int | float | None)
-        ]
+        if unknown := values.keys() - names:
+            raise DataError(
+                f"measure {self.name}: no figure is named {min(unknown)}; its figures are {', '.join(sorted(names))}"
+            )
+        wrong = [name for name, value in values.items() if not isinstance(value, int | float | None)]
         if wrong:
             raise DataError(f"measure {self.name}: {wrong[0]} is {values[wrong[0]]!r:.60}, expected a number or None")
         return make_row(self.name, self.set.name, item_id, messages, values=values, **cluster)

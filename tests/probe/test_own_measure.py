@@ -176,6 +176,15 @@ def test_a_name_that_is_no_measure_is_an_error(folder: Path, name: str) -> None:
         measure_named(name)
 
 
+@pytest.mark.parametrize(("values", "named"), [("chnaged=1.0", "chnaged"), ("changed='no'", "changed")])
+def test_a_value_that_is_no_figures_is_an_error_that_names_it(
+    folder: Path, measure: Any, values: str, named: str
+) -> None:
+    (folder / "my_measures.py").write_text(CODE.replace("changed=changed", values))
+    with pytest.raises(DataError, match=f"{named}\\b"):
+        measure(folder / "a")
+
+
 def test_the_example_of_init_is_measured(folder: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = Path(__file__).resolve().parents[2] / "train" / "example" / "my_measure.py"
     (folder / "my_measure.py").write_text(example.read_text())
