@@ -17,10 +17,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from nextturn.data_builders.gaps import task_from
 from nextturn.data_builders.numbers import stands_in
-from nextturn.data_builders.sections import Source, file_of
+from nextturn.data_builders.sections import Source
 from nextturn.data_builders.tasks import Task
 from nextturn.probe.command.errors import DataError, RecipeError
 from nextturn.probe.command.files import cache_root, json_line, sha256_text, write_atomic
+from nextturn.probe.command.own import file_of
 from nextturn.probe.command.recipe import load_named
 from nextturn.probe.command.timelimit import described
 from nextturn.probe.data.tables import sha256_of

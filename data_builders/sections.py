@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -26,12 +24,6 @@ def wordings(name: str) -> Any:
     """Return the content of a packaged YAML file, such as "acts.yaml", read at first use by the C parser if there is one."""
     text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-
-def file_of(name: str) -> dict[str, str]:
-    """Return the file of MODULE:NAME, which is loaded, and its hash."""
-    file = str(sys.modules[name.partition(":")[0]].__file__)
-    return {os.path.relpath(file): sha256_file(Path(file))}
 
 
 # --- Sources of problems, and conversations that need no model.

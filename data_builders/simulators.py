@@ -20,10 +20,10 @@ from typing import Any
 
 from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, simulator_prompt
 from nextturn.data_builders.dialogue.replies import Parsed, read_message, read_user, unfit_user_turn
-from nextturn.data_builders.sections import PERSONAS, SimulatorSection, file_of
+from nextturn.data_builders.sections import PERSONAS, SimulatorSection
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.probe.command.errors import RecipeError
-from nextturn.probe.command.own import Own
+from nextturn.probe.command.own import Own, file_of
 from nextturn.probe.data.messages import Message
 from nextturn.probe.engines.ask import Answer, Ask, ChatModel, EngineModel, Reply, again_at, ask, open_model
 from nextturn.probe.engines.base import Request, item_seed

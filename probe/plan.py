@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from nextturn.probe.command.errors import DataError, SetOutOfReach
 from nextturn.probe.command.files import read_json, refuse_changes, sha256_file
-from nextturn.probe.command.recipe import Mark, load_named, recipe_dict
+from nextturn.probe.command.own import load_own
+from nextturn.probe.command.recipe import Mark, recipe_dict
 from nextturn.probe.command.sections import BY_JUDGE, ProbeSection, SetSection
 from nextturn.probe.command.terminal import say, say_once, visible
 from nextturn.probe.data.messages import assistant, with_system
@@ -195,13 +196,7 @@ def _grader(section: SetSection) -> Grader | None:
     """
     if section.grader is None or section.grader == BY_JUDGE:
         return None
-    try:
-        return load_named(section.grader)
-    except (ImportError, AttributeError) as error:
-        raise DataError(
-            f"grader: {section.grader} cannot be imported ({error}); expected MODULE:FUNCTION of a module that Python can import, "
-            "such as a file in this folder"
-        ) from None
+    return load_own(section.grader, "grader", "MODULE:FUNCTION")
 
 
 def answer_judge_of(probe: ProbeSection, sets: Sequence[LoadedSet]) -> AnswerJudge | None:

@@ -46,9 +46,8 @@ class Metric(NamedTuple):
         measure: "accuracy"; "outcome" (how the answers of accuracy ended); "clarify"; "sharded"; "doubted"; user turns as "followup", "perturbed"
             (follow-up after a perturbed answer) or "actual" (the real turns of a transcript set); "grounding".
         set: Name of the question set.
-        name: "lenient" or "strict"; an outcome; "ask_when_needed" or "answer_when_complete"; "full", "concat" and the other
-            fields of `ShardedResults`; "kept" or "corrected"; "rate", "unscored",
-            "label:new_task" and so on of user turns; "AUC" or "label:new_task" of grounding.
+        name: Of a figure that the measure declares; an outcome; "rate", "unscored", "label:new_task" and so on of user turns; "AUC" or
+            "label:new_task" of grounding.
         temperature: Decoding of the user turns, such as "T=0.7"; "" for every other measure.
         perturbation: What was done to the answer before the user turn, or "none".
     """

@@ -1,7 +1,6 @@
-"""One probe run, from top to bottom: answers, user turns, verdicts, grounding, figures.
+"""One probe run, from top to bottom: what the measures ask, in rounds, then their figures.
 
-The model is loaded once and serves accuracy, clarify and follow-up over all sets, temperatures and perturbations. An answer
-that two measures need is generated once. Everything is stored as soon as it exists, so a killed run is resumed where it
+The model is loaded once and serves all measures and sets. A reply that two measures need is generated once. Everything is stored as soon as it exists, so a killed run is resumed where it
 stopped and ends with the same results.json as a run that was not killed.
 """
 
@@ -217,7 +216,7 @@ def ask_all(
         row
         for measure, found in of_measures.items()
         for row in sorted(found, key=lambda row: row["kind"] != measure.name)
-    ]  # noqa: B023
+    ]
     return in_order, [(wishes[key], reply) for key, reply in replies.items()]
 
 
@@ -245,7 +244,7 @@ def _say_ungraded(rows: Sequence[Row]) -> None:
             say(f"set {name!r}: {failed.total()} of {len(unscored)} answers got no verdict ({why}) and count as wrong")
 
 
-# --- A probe of a model by its name, and the plan of a run.
+# --- A probe of a model by its name.
 
 
 def open_model(name: str, probe: ProbeSection) -> tuple[ModelFolder, ProbeSection]:

@@ -1,14 +1,39 @@
-"""Classes of one's own that a recipe names as MODULE:CLASS: a simulated user, a judge."""
+"""What a recipe names as MODULE:NAME: classes and functions of one's own."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from nextturn.probe.command.errors import BadInput, NextturnError
+from nextturn.probe.command.errors import BadInput, DataError, NextturnError
+from nextturn.probe.command.files import sha256_file
 from nextturn.probe.command.recipe import load_named
 from nextturn.probe.command.timelimit import described
+
+
+def load_own(name: str, key: str, expected: str) -> Any:
+    """Return what MODULE:NAME names.
+
+    Raises:
+        DataError: It cannot be imported. The message names the key, and says what is expected.
+    """
+    try:
+        return load_named(name)
+    except (ImportError, AttributeError) as error:
+        raise DataError(
+            f"{key}: {name} cannot be imported ({error}); expected {expected} of a module that Python can import, such as a file in "
+            "this folder"
+        ) from None
+
+
+def file_of(name: str) -> dict[str, str]:
+    """Return the file of MODULE:NAME, which is loaded, and its hash."""
+    file = str(sys.modules[name.partition(":")[0]].__file__)
+    return {os.path.relpath(file): sha256_file(Path(file))}
 
 
 class Own:

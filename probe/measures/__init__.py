@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nextturn.probe.command.errors import DataError
-from nextturn.probe.command.recipe import load_named
+from nextturn.probe.command.own import load_own
 from nextturn.probe.measures.accuracy import Accuracy
 from nextturn.probe.measures.base import Measure
 from nextturn.probe.measures.clarify import Clarify
@@ -25,13 +25,7 @@ def measure_named(name: str) -> type[Measure]:
     """
     if name in MEASURES:
         return MEASURES[name]
-    try:
-        found = load_named(name)
-    except (ImportError, AttributeError) as error:
-        raise DataError(
-            f"measures: {name} cannot be imported ({error}); expected {', '.join(MEASURES)}, or MODULE:CLASS of a module that Python "
-            "can import, such as a file in this folder"
-        ) from None
+    found = load_own(name, "measures", f"{', '.join(MEASURES)}, or MODULE:CLASS")
     if not (isinstance(found, type) and issubclass(found, Measure) and found.figures) or found.name in MEASURES:
         raise DataError(
             f"measures: {name} is {found!r:.80}, expected a subclass of nextturn.probe.measures.base.Measure with `figures` and a "

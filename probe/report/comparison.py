@@ -189,11 +189,7 @@ class Comparison:
     @cached_property
     def declared(self) -> dict[str, dict[str, Figure]]:
         """The figures that the measures of some run declare, in the order of tables."""
-        return {
-            name: {figure.name: figure for figure in figures}
-            for run in self.runs
-            for name, figures in run.results.declared.items()
-        }
+        return declared_by(self.runs)
 
     @cached_property
     def main(self) -> list[RunFigure]:
@@ -346,13 +342,20 @@ class Comparison:
         ]
 
 
+def declared_by(runs: Sequence[FinishedRun]) -> dict[str, dict[str, Figure]]:
+    """Return the figures that the measures of some run declare, in the order of tables."""
+    return {
+        name: {figure.name: figure for figure in figures}
+        for run in runs
+        for name, figures in run.results.declared.items()
+    }
+
+
 def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
     """Build the comparison of runs in order. Nothing is written and nothing is refused."""
     estimates = {run.name: {**run.results.figures(), **_grounding(run.samples)} for run in runs}
     sets = list(dict.fromkeys(name for run in runs for name in run.results.settings.sets))
-    declared = {
-        name: {each.name: each for each in figures} for run in runs for name, figures in run.results.declared.items()
-    }
+    declared = declared_by(runs)
     measures = [*declared, "outcome", "followup", "perturbed", "actual", "grounding"]
 
     def order(metric: Metric) -> tuple[Any, ...]:

@@ -23,6 +23,7 @@ from nextturn.probe.report.tracking import flatten
 from nextturn.probe.results import Metric, Results
 from nextturn.probe.run import run_probe
 from nextturn.probe.text.chat import Chat
+from support.measured import failing
 
 CODE = """
 from nextturn.probe.data.messages import assistant, user
@@ -65,18 +66,7 @@ def measure(tiny_model: Path) -> Callable[..., dict[str, Any]]:
     chat, net = Chat(tokenizer), load_model(model, "float32", "cpu")
 
     def run(out: Path, dies_after: int | None = None, label: str = "base", tokens: int = 12) -> dict[str, Any]:
-        engine = HfEngine(net, tokenizer, batch_tokens=200)
-        stream, left = engine.stream, [dies_after]
-
-        def dying(requests: Any) -> Any:
-            for made in stream(requests):
-                if left[0] is not None:
-                    left[0] -= 1
-                    if left[0] < 0:
-                        raise MemoryError
-                yield made
-
-        engine.stream = dying  # type: ignore[method-assign]
+        engine = failing(HfEngine(net, tokenizer, batch_tokens=200), dies_after)
         sets = {"sums": SetSection(path="sums.jsonl", measures=("accuracy", NAME))}
         probe = ProbeSection(sets=sets, temperatures=(0.0,), max_answer_tokens=tokens)
         info = model_info(model, chat, label)

@@ -33,7 +33,7 @@ from nextturn.probe.results import (
 )
 from nextturn.probe.run import run_probe
 from nextturn.probe.text.chat import Chat
-from support.measured import Said, question_set, rows_of
+from support.measured import Said, failing, question_set, rows_of
 
 PENS = Item("pens", (user("Ivo has 4 pens. He buys 3 more pens. How many has he?"),), "7")
 PIECES = Shards("How many has he?", ("Ivo has 4 pens.", "He buys 3 more pens."))
@@ -130,18 +130,7 @@ def measure(tiny_model: Path) -> Callable[..., dict[str, Any]]:
     chat, net = Chat(tokenizer), load_model(model, "float32", "cpu")
 
     def run(probe: ProbeSection, out: Path, dies_after: int | None = None, **options: Any) -> dict[str, Any]:
-        engine = HfEngine(net, tokenizer, batch_tokens=400)
-        stream, left = engine.stream, [dies_after]
-
-        def dying(requests: Any) -> Any:
-            for made in stream(requests):
-                if left[0] is not None:
-                    left[0] -= 1
-                    if left[0] < 0:
-                        raise MemoryError
-                yield made
-
-        engine.stream = dying  # type: ignore[method-assign]
+        engine = failing(HfEngine(net, tokenizer, batch_tokens=400), dies_after)
         return run_probe(engine, chat, model_info(model, chat), probe, out, **options)
 
     return run

@@ -56,3 +56,19 @@ def rows_of(
     section = ProbeSection(**{"sets": {}, "temperatures": (0.0,), "grounding": False, **keys})
     asked = measure(of_set, section, chat)
     return ask_all([(asked, measure.choose(of_set) if chosen is None else chosen)], said)[0]
+
+
+def failing(engine: Any, completions: int | None) -> Any:
+    """Return the engine, which after so many completions fails as a killed process does; None: never."""
+    stream, left = engine.stream, [completions]
+
+    def dying(requests: Any) -> Any:
+        for made in stream(requests):
+            if left[0] is not None:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise MemoryError
+            yield made
+
+    engine.stream = dying
+    return engine
