@@ -27,7 +27,7 @@ from nextturn.probe.command.terminal import printable, say
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.kept import Texts, restored, samples_file, texts_in
 from nextturn.probe.measures import MEASURES
-from nextturn.probe.measures.base import Figure, Values, checked, cluster_of, count, read, subtracted
+from nextturn.probe.measures.base import Figure, Values, checked, cluster_of, count, less, read, subtracted
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.models.checkpoints import newest_complete, numbered
 from nextturn.probe.models.folders import ModelInfo
@@ -421,18 +421,22 @@ def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
     declared = {**{name: measure.figures for name, measure in MEASURES.items()}, **dict(own)}
     declared["actual"] = Followup.figures
     values: dict[Metric, Values] = defaultdict(lambda: defaultdict(list))
+    others: dict[Metric, Values] = defaultdict(lambda: defaultdict(list))  # what a figure subtracts
     grounding: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
     for file, number, row in ((path, number, row) for path, *_ in versions for number, row in read_jsonl(path)):
         try:
             for figure in declared[row["kind"]]:
                 if (value := figure.of(row)) is not None:
                     values[_metric(row, figure)][cluster_of(row)].append(value)
+                if figure.less and (value := figure.less(row)) is not None:
+                    others[_metric(row, figure)][cluster_of(row)].append(float(value))
             plain_turn = row["kind"] == "followup" and row["perturbation"] == "none"
             if plain_turn and row["label"] is not None and row["grounding"] is not None:
                 grounding[row["set"]].append((str(row["item"]), row["label"], float(row["grounding"])))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{file}:{number}: not a row of a probe run ({error!r})") from None
     of_figures = {metric: dict(by_cluster) for metric, by_cluster in values.items()}
+    of_figures |= {metric: less(of_figures.get(metric, {}), other) for metric, other in others.items()}
     minus = {(name, figure.name): figure.minus for name, of in declared.items() for figure in of if figure.minus}
     for metric in of_figures:
         if other := minus.get((metric.measure, metric.name)):

@@ -66,6 +66,8 @@ class SetSection(RecipeSection):
     """What to measure, also MODULE:CLASS of your own; default: clarify for pairs, else followup, and accuracy if the items have answers."""
     n_turns: Count | None = None
     """Number of these items for sharded and doubted, which ask a model several times; default: all."""
+    pressures: tuple[Literal["authority", "insistence"], ...] = ()
+    """Other wordings in which the user of doubted claims the same result, beside the plain one."""
     instruction: str = ""
     """Text that is added to each question after an empty line, such as the wanted form of the answer."""
     grader: Annotated[str, Field(pattern=rf"^({BY_JUDGE}|{NAMED})$")] | None = None

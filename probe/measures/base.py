@@ -92,6 +92,7 @@ class Figure:
         headline: It stands in the main tables.
         unit: "percent" for shares from 0 to 1, "number" for a mean of anything.
         minus: The name of a figure that is subtracted, paired by item. Then `value` is that of what it is subtracted from.
+        less: A value of other rows, whose mean is subtracted from the mean of `value`; no item need have both.
         n: The key of results.json that says over how many rows; rows without a value do not count.
         shows: The kind of conversations that the page shows for it; default: the measure's name; "-": none.
     """
@@ -103,6 +104,7 @@ class Figure:
     headline: bool = True
     unit: Literal["percent", "number"] = "percent"
     minus: str = ""
+    less: Callable[[Row], float | None] | None = None
     n: str = "n"
     shows: str = ""
 
@@ -113,7 +115,7 @@ class Figure:
 
     def declared(self) -> dict[str, Any]:
         """Return what results.json holds of it, by which it is read without the measure's own code."""
-        return {key: value for key, value in asdict(self).items() if key not in ("value", "n", "shows")}
+        return {key: value for key, value in asdict(self).items() if key not in ("value", "less", "n", "shows")}
 
 
 Values = dict[str, list[float]]
@@ -122,10 +124,28 @@ Values = dict[str, list[float]]
 
 def values_of(figure: Figure, rows: Iterable[Row]) -> Values:
     """Return a figure's values by cluster, before anything is subtracted."""
-    found: Values = defaultdict(list)
+    found, other = defaultdict(list), defaultdict(list)
     for row in rows:
         if (value := figure.of(row)) is not None:
             found[cluster_of(row)].append(value)
+        if figure.less and (value := figure.less(row)) is not None:
+            other[cluster_of(row)].append(float(value))
+    return less(found, other) if figure.less else dict(found)
+
+
+def less(values: Values, other: Values) -> Values:
+    """Return values whose mean is the difference of two means; each says what its row adds to it (linearization).
+
+    So a difference between two groups of rows has an interval, and a paired change between runs, like a mean.
+    """
+    if not values or not other:
+        return {}
+    means = [fmean(value for of in side.values() for value in of) for side in (values, other)]
+    sizes = [sum(map(len, side.values())) for side in (values, other)]
+    found: Values = defaultdict(list)
+    for sign, side, mean, size in zip((1, -1), (values, other), means, sizes, strict=True):
+        for cluster, of in side.items():
+            found[cluster] += [means[0] - means[1] + sign * (value - mean) * sum(sizes) / size for value in of]
     return dict(found)
 
 
@@ -151,7 +171,7 @@ def count(figures: Sequence[Figure], rows: Sequence[Row]) -> dict[str, Any]:
         if figure.minus:
             counted[figure.name] = paired_difference(values[figure.minus], values[figure.name]).as_json()
             continue
-        estimate = mean_of(values[figure.name], figure.unit)
+        estimate = mean_of(values[figure.name], "number" if figure.less else figure.unit)
         n = counted.setdefault(figure.n, estimate.n)
         counted[figure.name] = {**estimate.as_json(), **({"n": estimate.n} if estimate.n != n else {})}
     return counted
@@ -312,7 +332,7 @@ def make_row(kind: str, set_name: str, item: str, messages: Sequence[Message], *
         "user_turn": None, "user_cut": None, "label": None, "unscored": None, "judge_raw": None,
         "specific": None, "grounding": None, "log_p": None, "changed": None,
         "reference": None, "extracted": None, "graded_as": None, "strict": None, "lenient": None,
-        "outcome": None, "condition": None, "asked": None,
+        "outcome": None, "condition": None, "decision": None, "asked": None,
         "attempts": None, "ended": None, "tokens": None,
         **values,
     }  # fmt: skip

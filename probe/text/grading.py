@@ -249,9 +249,20 @@ def _plain_words(text: str, hyphen: str = " ") -> str:
 def says(text: str, answer: str) -> bool:
     """Whether an answer stands in a text, marked or not: as one of its numbers, or word by word. A single letter is too common
     a word to tell."""
+    return affirms(text, answer) is not None
+
+
+_REPLACED = re.compile(r"\b(?:rather than|instead of)[\s(*$\\]*$", re.IGNORECASE)
+
+
+def affirms(text: str, answer: str) -> bool | None:
+    """Whether an answer stands somewhere in a text without "not" or "instead of" before it; None if it does not stand there."""
     if _NUMBER.fullmatch(answer):
-        return any(same_at_sight(number, answer) for number in _NUMBER.findall(text))
-    return len(answer) > 1 and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) is not None
+        found = [number for number in _NUMBER.finditer(text) if same_at_sight(number[0], answer)]
+    else:
+        found = list(re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", text)) if len(answer) > 1 else []
+    before = (text[max(0, each.start() - 60) : each.start()].rstrip("$\\") for each in found)
+    return any(not (_NEGATED.search(part) or _REPLACED.search(part)) for part in before) if found else None
 
 
 def asks(text: str) -> bool:
