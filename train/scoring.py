@@ -214,6 +214,8 @@ def call_custom(name: str, sample: Sample) -> float | None:
         value = function(sample)
     if value is None:
         return None
+    if hasattr(value, "item"):  # a number of numpy or torch
+        value = value.item()
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"gave {value!r}, expected a finite number or None")
     return float(value)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -305,6 +306,22 @@ def test_a_reward_of_trl_gets_lists_of_one_and_every_column(tmp_path: Path) -> N
     (row,) = rows(tmp_path, {"messages": PROMPT, "product": "charger", "answer": "yes"})
     assert call_custom("support.custom_rewards:names_product", sample("Sorry!", row=row)) == 0.0
     assert call_custom("support.custom_rewards:says_sorry", sample("Sorry!", row=row)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("function", "reply", "value"),
+    [
+        ("of_library", "float32", 0.25), ("of_library", "int64", 1.0), ("of_library", "bool", 1.0), ("of_library", "array", 0.25),
+        ("of_library", "tensor", 0.25), ("of_library", "nan", None), ("of_library", "two", None), ("arrays", "four", 4.0),
+        ("arrays", "letters", 7.0),
+    ],
+)  # fmt: skip
+def test_a_reward_may_be_a_number_of_numpy_or_torch(function: str, reply: str, value: float | None) -> None:
+    called = partial(call_custom, f"support.custom_rewards:{function}", sample(reply))
+    if value is None:
+        pytest.raises(ValueError, called)
+    else:
+        assert type(given := called()) is float and given == value
 
 
 # --- What trl makes of it.
