@@ -403,6 +403,13 @@ def test_advantages_of_a_recorded_batch_are_those_of_an_independent_computation(
     assert advantages == pytest.approx(independent(recorded.values, 4), abs=1e-5)
 
 
+def test_a_sample_without_a_reward_stays_in_the_denominator_of_the_loss(recorded: Any) -> None:
+    """As docs/training.md says: the step is smaller, its direction that of the other samples."""
+    (left_out,) = (place for place, value in enumerate(recorded.values) if value is None)
+    assert recorded.batch["advantages"][left_out] == 0 and recorded.batch["completion_mask"][left_out].any()
+    assert recorded.batch["num_items_in_batch"] == recorded.batch["completion_mask"].sum()
+
+
 def test_the_log_of_a_recorded_batch_has_every_part_by_itself(recorded: Any) -> None:
     logged = recorded.trainer.state.log_history[0]
     assert logged["reward"] == pytest.approx(np.mean([value for value in recorded.values if value is not None]))
