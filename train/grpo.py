@@ -62,7 +62,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     # Prompts: conversations so far, with the withheld information; at least as many as one generation batch takes.
     least = args.generation_batch_size // args.num_generations
     prompts = choose_prompts(recipe, run.data, run.chat, args.seed, least)
-    run.warn_of_probed([*row.prompt, user(row.problem)] for row in prompts.every.values())
+    run.warn_of_probed((*row.prompt, user(row.problem)) for row in prompts.every.values())
 
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its
     # parts, or leaves the sample out if a required part fails. trl computes advantages within each group.
