@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections import Counter
+import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,10 +163,12 @@ class KeptRows:
 # conversation is compared, so that a contaminated problem is rejected in all kinds, and so is every turn, since assistant
 # turns are learned. Only the questions of a set are compared, not its solutions, whose phrases are common ("multiply the
 # numerator and the denominator by the conjugate of the denominator"). One question in eight of MATH has fewer than 13 words
-# ("Evaluate $(1+2i)6-3i$."). It is compared as a whole, marks included, with problems and first messages; turns may well be
-# as short as that.
+# ("Evaluate $(1+2i)6-3i$."). It is compared as a whole, with the marks that change its meaning, with problems and first
+# messages; turns may well be as short as that.
 
 NGRAM = 13
+PUNCTUATION = "$\\\"'`“”‘’.,:;?!¿¡()[]{}*#|—–…_"
+"""Marks that change no question. Operators are not among them."""
 COMMON = 10
 _TEXT_FIELDS = (
     "question", "Question", "problem", "prompt", "complete", "underspecified", "turns", "messages", "conversations", "conversation",
@@ -228,7 +231,10 @@ class ProbeTexts:
 def _compared(text: Hashes) -> Hashes:
     """Return the runs of words of a text, or the whole text if it has fewer words."""
     words = words_only(text)
-    return runs(text, len(text)) if 0 < len(words) < NGRAM else runs(words, NGRAM)
+    if not 0 < len(words) < NGRAM:
+        return runs(words, NGRAM)
+    whole = text[~np.isin(text, word_hashes(" ".join(PUNCTUATION)))]
+    return runs(whole, len(whole))
 
 
 def _texts(row: Any) -> list[str]:
@@ -243,3 +249,42 @@ def _texts(row: Any) -> list[str]:
         elif isinstance(value, list):
             left += reversed(value)
     return texts
+
+
+# --- Questions of the probe in anybody's training data, in whatever dress: other case, quotes, math marks, an instruction.
+
+# The commas of thousands, and the marks of quoted lines.
+_UNMEANT = re.compile(r"(?<=\d)(?:\{,\}|,)(?=\d{3}(?!\d))|^\s*>+", re.MULTILINE)
+_PLAIN = str.maketrans(PUNCTUATION + "−", " " * len(PUNCTUATION) + "-")
+LEAST = 5
+"""Words and operators of a question that counts wherever it stands. A shorter one counts only if it is all that was said."""
+
+
+class KnownQuestions:
+    """Finds questions in texts.
+
+    Args:
+        questions: The questions; a question is named by its place among them.
+    """
+
+    def __init__(self, questions: Sequence[str]) -> None:
+        self._whole: dict[bytes, set[int]] = defaultdict(set)
+        self._lengths: dict[int, set[int]] = defaultdict(set)  # by the hash of the first words
+        for place, question in enumerate(questions):
+            if len(hashes := meant(question)):
+                self._whole[hashes.tobytes()].add(place)
+                for start in runs(hashes, LEAST)[:1].tolist():
+                    self._lengths[start].add(len(hashes))
+
+    def within(self, hashes: Hashes) -> set[int]:
+        """Return the questions that a text (`meant`) contains, or that are the text."""
+        found = set(self._whole.get(hashes.tobytes(), ()))
+        for at, start in enumerate(runs(hashes, LEAST).tolist()):
+            for length in self._lengths.get(start, ()):
+                found |= self._whole.get(hashes[at : at + length].tobytes(), set())
+        return found
+
+
+def meant(text: str) -> Hashes:
+    """Return the words and operators of a text as numbers, shape (words,)."""
+    return word_hashes(_UNMEANT.sub("", unicodedata.normalize("NFKC", text)).translate(_PLAIN))

@@ -30,7 +30,8 @@ FLOOR = {name: floor for floor, names in enumerate(FLOORS + STAGE) for name in n
 HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "transformers", "trl", "vllm", "wandb"}
 # A trainer callback or a tensor class needs its base class at import. These modules are themselves imported late.
 NEEDS_HEAVY = {
-    "train/guards.py": {"transformers"}, "probe/callback.py": {"transformers"}, "train/probing.py": set(),
+    "train/guards.py": {"transformers"}, "train/collapse.py": {"transformers"}, "probe/callback.py": {"transformers"},
+    "train/probing.py": set(),
     "train/overrides.py": {"peft", "torch", "transformers", "trl"},
     "probe/engines/decoding.py": {"torch", "transformers"},
 }  # fmt: skip

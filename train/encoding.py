@@ -10,6 +10,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from nextturn.data_builders.duplicates import KnownQuestions, meant
 from nextturn.data_builders.rows import first_faults, load_rl_rows, load_sft_rows, view_rows
 from nextturn.data_builders.sections import load_data_recipe
 from nextturn.probe.command.errors import DataError, TemplateError
@@ -97,20 +100,23 @@ def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> 
 def probed_in_training(
     conversations: Iterable[Sequence[Message]], questions: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Yield a warning for each question set of the probe that has questions which are user messages of the training data, word
-    for word. The figures of such a set show what was memorized.
+    """Yield a warning for each question set of the probe that has questions which the training data contain, whatever their case,
+    punctuation and the words around them. The figures of such a set show what was memorized.
 
     Args:
         questions: The questions of each set.
     """
     if not questions:
         return
-    said = {
-        " ".join(message["content"].split()) for talk in conversations for message in talk if message["role"] == "user"
-    }
-    for name, asked in questions.items():
-        if known := sum(" ".join(question.split()) in said for question in asked):
-            yield f"warning: {known} of {len(asked)} questions of the set {name!r} are in the training data"
+    sought = [(name, question) for name, asked in questions.items() for question in asked]
+    known, found = KnownQuestions([question for _, question in sought]), set[int]()
+    for talk in conversations:
+        texts = [(message["role"], meant(message["content"])) for message in talk]
+        # A problem may be told in several messages.
+        told = np.concatenate([text for role, text in texts if role == "user"] or [meant("")])
+        found.update(*(known.within(text) for text in [told, *(text for _, text in texts)]))
+    for name, count in Counter(sought[place][0] for place in sorted(found)).items():
+        yield f"warning: {count} of {len(questions[name])} questions of the set {name!r} are in the training data"
 
 
 def user_view(row: dict[str, Any]) -> tuple[Message, ...]:

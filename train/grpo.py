@@ -45,6 +45,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from trl import GRPOConfig
 
     from nextturn.data_builders.simulators import open_simulator
+    from nextturn.probe.data.messages import user
     from nextturn.train.colocated import colocated_settings
     from nextturn.train.encoding import choose_prompts, prompt_dataset
     from nextturn.train.overrides import RolloutTrainer, vllm_settings
@@ -61,7 +62,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     # Prompts: conversations so far, with the withheld information; at least as many as one generation batch takes.
     least = args.generation_batch_size // args.num_generations
     prompts = choose_prompts(recipe, run.data, run.chat, args.seed, least)
-    run.warn_of_probed(row.prompt for row in prompts.every.values())
+    run.warn_of_probed((*row.prompt, user(row.problem)) for row in prompts.every.values())
 
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its
     # parts, or leaves the sample out if a required part fails. trl computes advantages within each group.

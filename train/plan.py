@@ -13,6 +13,7 @@ from nextturn.data_builders.sections import load_data_recipe
 from nextturn.data_builders.simulators import check_own_class
 from nextturn.probe.command.errors import ModelError
 from nextturn.probe.command.sections import RoleSection
+from nextturn.probe.data.messages import user
 from nextturn.probe.data.tables import located
 from nextturn.probe.models.conversions import is_multimodal
 from nextturn.probe.models.folders import ModelFolder, load_chat, resolve, tokenizer_folder
@@ -231,7 +232,7 @@ class RunPlan:
             yield f"prompts   {self.unknown('number and tokens', path)}"
         else:
             chosen = encoding.choose_prompts(recipe, path, self.chat, given.get("seed", 42), batch.prompts)
-            self.conversations = [row.prompt for row in chosen.every.values()]
+            self.conversations = [(*row.prompt, user(row.problem)) for row in chosen.every.values()]
             columns = shared_columns(chosen.every.values())
             counts, first = chosen.counts, next(iter(chosen.trained.values()))
             self.rows = counts.prompts

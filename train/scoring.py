@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.command.errors import RecipeError, TrainingStopped
+from nextturn.probe.command.files import sha256_text
 from nextturn.probe.command.recipe import load_named
 from nextturn.probe.command.terminal import is_main_process, say
 from nextturn.probe.command.timelimit import Done, Workers
@@ -42,6 +43,10 @@ class Rewards:
         held_out: Ids of rows that are not trained on. A generation has such rows only or none: trl evaluates separately.
         folder: Directory for samples of every trained generation; None writes none.
 
+    Attributes:
+        seen: What train/collapse.py watches and takes: the trained replies (hashes), and of held-out samples the problem with
+            the accuracy.
+
     Raises:
         RecipeError: A custom function cannot be loaded.
         BadInput: The judge's server cannot be used.
@@ -54,6 +59,7 @@ class Rewards:
         held_out: Container[str] = (), folder: Path | None = None,
     ) -> None:  # fmt: skip
         self.section, self.num_generations, self.held_out, self.folder = section, num_generations, held_out, folder
+        self.seen: dict[str, list[Any]] = {"replies": [], "held_out": []}
         self._seed, self._failures_seen, opened = seed, set[str](), ExitStack()
         self._workers = opened.enter_context(closing(open_workers(section, columns)))
         self._custom_alone = bool(section.custom) and not any(section.weight_of[name] for name in PARTS)
@@ -114,7 +120,13 @@ class Rewards:
             say(f"warning: step {trainer_state.global_step}: of a batch of held-out prompts {problem}")
 
         figures = {**reward_figures(every, every_scored), **watch_figures(every)}
-        if trained:
+        rows = list(zip(every, every_scored, strict=True))
+        if not trained:
+            right = [(sample.row.problem, reward.parts.get("accuracy")) for sample, reward in rows]
+            self.seen["held_out"] += [row for row in right if row[1] is not None]
+        else:
+            said = [sample.conversations[0][sample.start]["content"] for sample in every if sample.conversations]
+            self.seen["replies"] += [sha256_text(reply)[:12] for reply in said]
             figures |= group_figures(every_scored, self.num_generations)
             if self.folder is not None and is_main_process():
                 write_samples(self.folder / f"step-{trainer_state.global_step + 1}.jsonl", every, every_scored)
@@ -214,6 +226,8 @@ def call_custom(name: str, sample: Sample) -> float | None:
         value = function(sample)
     if value is None:
         return None
+    if hasattr(value, "item"):  # a number of numpy or torch
+        value = value.item()
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"gave {value!r}, expected a finite number or None")
     return float(value)

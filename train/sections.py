@@ -325,6 +325,8 @@ class RolloutSection(RecipeSection):
     """Tokens of a turn at most, look-ahead included; `train.max_completion_length` limits all trained tokens of a sample."""
     batch_tokens: Annotated[Count, Mark.FREE] = 32768
     """Tokens in one batch if transformers generates; more is faster and needs more memory."""
+    stop_on_collapse: Annotated[bool, Mark.FREE] = False
+    """End the run, with a checkpoint, if half of the distinct replies or of the accuracy on held-out prompts is lost; default: warn."""
 
     def check_keys(self) -> None:
         if self.simulator.running.engine == "vllm" and self.simulator.vllm.gpu_memory_utilization is None:

@@ -45,7 +45,7 @@ from nextturn.probe.text.chat import Message
 from nextturn.train import inputs
 from nextturn.train.policy import held_in, load_policy, policy_folder, zero_in_force
 from nextturn.train.resume import choose_resume, mark_checkpoints, remove_incomplete, this_launch
-from nextturn.train.sections import LOADERS, TrainRecipe, fitted
+from nextturn.train.sections import LOADERS, GrpoRecipe, TrainRecipe, fitted
 from nextturn.train.setup import (
     check_shared,
     dtype_here,
@@ -227,13 +227,16 @@ class Run:
         guard_tracking(trainer)
         mark_checkpoints(trainer, inputs.to_record(self.inputs), on_main_process)
         trainer.add_callback(signals := StopsOnSignal(trainer))
-        if stage == "grpo":
-            trainer.add_callback(SavesAfterGenerations(trainer))
         probe_checkpoints(
             trainer, probe, self.folder, self.chat, self.sets, dtype_here(recipe.model.dtype, self.args), signals.check
         )
         if self.args.use_cpu:
             trainer.add_callback(ReturnsFreedMemory())
+        if isinstance(recipe, GrpoRecipe):
+            from nextturn.train.collapse import WatchesCollapse
+
+            trainer.add_callback(WatchesCollapse(trainer.reward_funcs[0], recipe.rollout.stop_on_collapse))
+            trainer.add_callback(SavesAfterGenerations(trainer))
         start_tracking(recipe.tracking, self.run_dir, recipe_dict(recipe), stage)
 
         if trainer.accelerator.is_main_process:

@@ -185,12 +185,16 @@ class VllmEngine:
 
 
 def sampling(request: Request) -> dict[str, Any]:
-    """Return the SamplingParams of a request, which only its own stop tokens end."""
+    """Return the SamplingParams of a request, which only its own stop tokens end.
+
+    A greedy request has a seed, too: vLLM draws one from numpy's generator for each request without it, and GRPO's vLLM shares
+    that generator with training, which would sample otherwise after a resume that repeats no probe.
+    """
     return {
         "temperature": request.temperature,
         "max_tokens": request.max_tokens,
         "stop_token_ids": list(request.stop_ids),
-        "seed": request.seed if request.temperature > 0 else None,
+        "seed": request.seed,
     }
 
 

@@ -36,6 +36,27 @@ def misbehaves(sample: Any) -> float | None:
     return 0.5
 
 
+def of_library(sample: Any) -> Any:
+    """A number of numpy or torch, by what the reply says."""
+    import numpy as np
+    import torch
+
+    made: dict[str, Any] = {
+        "float32": np.float32(0.25), "int64": np.int64(1), "bool": np.True_, "array": np.array([0.25]),
+        "tensor": torch.tensor(0.25, dtype=torch.bfloat16, requires_grad=True), "nan": np.float32("nan"), "two": np.ones(2),
+    }  # fmt: skip
+    return made[first_reply(sample)]
+
+
+def arrays(completions: list[list[dict[str, str]]], **_: object) -> Any:
+    """Such numbers in trl's form: one array or tensor for all completions."""
+    import numpy as np
+    import torch
+
+    lengths = [len(said[0]["content"]) for said in completions]
+    return torch.tensor(lengths) if lengths[0] > 4 else np.array(lengths, dtype=np.float16)
+
+
 def is_light(sample: Any) -> float:
     """1 where the worker holds none of what makes a training process heavy."""
     return float(not {"torch", "transformers", "trl"} & set(sys.modules))

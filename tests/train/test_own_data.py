@@ -12,10 +12,11 @@ from nextturn.probe.command.errors import DataError, TemplateError
 from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.data.messages import training_messages
 from nextturn.probe.text.chat import Chat
-from nextturn.train.encoding import data_path, read_conversations
+from nextturn.train.encoding import data_path, probed_in_training, read_conversations
 from nextturn.train.plan import describe
 from nextturn.train.sections import DataSection, load_sft_recipe
 from nextturn.train.sft import train
+from support.conversations import messages
 from support.sft_parts import write_data, write_recipe
 from support.tiny_models import tiny_tokenizer
 
@@ -153,3 +154,34 @@ def test_questions_that_the_probe_shares_with_the_training_data_are_told(
     for told in (describe(recipe), capsys.readouterr().out if train(recipe) is None else ""):
         (warning,) = (line for line in told.splitlines() if "warning" in line)
         assert "1 of 2" in warning and "'own'" in warning
+
+
+QUESTION = "If $n = 4$ and Tom pays 1,250 dollars for n - 1 chairs, what does one cost?"
+OTHER = "If $n = 4$ and Tom pays 1,250 dollars for n + 1 chairs, what does one cost?"
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        ([QUESTION.upper()], 1),
+        ([f"Solve this step by step, and box the result.\n\n{QUESTION}"], 1),
+        ([f"Question: “{QUESTION}” Answer with a number."], 1),
+        ([QUESTION.replace("$", "").replace("1,250", "1250")], 1),
+        ([QUESTION.replace("$n = 4$", "\\(n=4\\)").replace("1,250", "1{,}250")], 1),
+        (["> **" + QUESTION.replace(", ", ",\n> ") + "**"], 1),
+        ([QUESTION.replace("- 1", "− 1")], 1),
+        (["Well?", "A riddle: " + QUESTION], 1),  # what the assistant says is learned, too
+        (["If n = 4 and Tom pays 1,250 dollars", "For what?", "for n - 1 chairs, what does one cost?"], 1),
+        (["WHY NOT"], 1),
+        ([OTHER], 0),
+        ([QUESTION.replace("1,250", "1,350")], 0),
+        ([QUESTION.replace("what does one cost?", "who sells them?")], 0),
+        (["Tell me why not."], 0),  # so short a question stands in many messages
+    ],
+)
+def test_a_question_of_the_probe_is_known_in_any_dress(said: list[str], known: int) -> None:
+    talks = [messages("Hello.", "Hi."), messages(*said, *(["Yes."] * (len(said) % 2)))]
+    asked = {"own": [QUESTION, "Why not?"], "none": ["What is the capital of the country that Tom likes?"]}
+    warnings = list(probed_in_training(talks, asked))
+    assert len(warnings) == known
+    assert all("1 of 2" in warning and "'own'" in warning for warning in warnings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from nextturn.data_builders.rows import load_rl_rows
 from nextturn.probe.command.errors import BadInput, DataError
 from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.command.terminal import say_once
 from nextturn.probe.data.messages import training_messages, unread_columns
 from nextturn.probe.text.chat import Chat
 from nextturn.train.encoding import (
@@ -23,6 +25,7 @@ from nextturn.train.encoding import (
     user_view,
 )
 from nextturn.train.sections import DataSection
+from support import grpo_parts, sft_parts
 from support.tiny_models import shipped_template, shipped_tokenizer, tiny_tokenizer
 
 ASKED, SAID = {"role": "user", "content": "Why is it wet?"}, {"role": "assistant", "content": "It rains."}
@@ -179,6 +182,45 @@ def test_what_is_left_out_is_counted_and_stops_above_a_share(capsys: pytest.Capt
     _, counts = make_rows([[ASKED, {**SAID, "content": "Say <|im_start|>."}]], chat, "assistant", None)
     assert (counts.unthinking, counts.spelled) == (1, 1)
     assert unread_columns({"messages": [ASKED, SAID], "input": "x", "score": 3, "id": 1}, {}) == {"input", "score"}
+
+
+@pytest.mark.parametrize(
+    ("stage", "limit"), [("sft", "train.max_length"), ("dpo", "train.max_length"), ("grpo", "data.max_prompt_tokens")]
+)
+def test_a_command_says_what_is_too_long_and_refuses_too_much_of_it(
+    stage: str, limit: str, tiny_chatml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(long: int, *options: str) -> str:
+        def talk(n: int) -> list[dict[str, str]]:
+            return [{**ASKED, "content": f"{n}. Why? " + "It is wet again. " * (40 if n < long else 0)}]
+
+        rows = [
+            {"messages": [*talk(n), SAID]} if stage == "sft" else
+            {"prompt": talk(n), "chosen": [SAID], "rejected": [FORMER]} if stage == "dpo" else {"prompt": talk(n)}
+            for n in range(8)
+        ]  # fmt: skip
+        write_jsonl(tmp_path / "rows.jsonl", rows)
+        words = [str(path), f"--{limit}", "60", "--data.path", str(tmp_path / "rows.jsonl"), *options]
+        say_once.cache_clear()
+        import_module(f"nextturn.train.{stage}").main(words)
+        return capsys.readouterr().out
+
+    train = {"max_steps": 1, "save_steps": 1, "use_cpu": True}
+    if stage == "grpo":
+        reward = {"weights": dict.fromkeys(("accuracy", "asking", "interactivity", "efficiency"), 0.0)}
+        path = grpo_parts.write_recipe(
+            tmp_path, tiny_chatml, train=train, probe={"when": "never"}, rollout={"window": 0}, reward=reward
+        )
+    else:
+        path = sft_parts.write_recipe(tmp_path, tiny_chatml, {"path": "rows"}, train, {"when": "never"})
+
+    assert "3 of 8" in command(3, "--dry-run")
+    with pytest.raises(DataError, match="max_too_long"):
+        command(5)
+    assert not (tmp_path / "run").exists()
+    out = command(5, "--data.max_too_long", "0.7")
+    (line,) = (line for line in out.splitlines() if "5 of 8" in line)
+    assert out.index(line) < out.index("step") and "checkpoint-1" in out
 
 
 def test_the_validation_loss_is_the_mean_over_tokens(tiny_chatml: Path, tmp_path: Path) -> None:

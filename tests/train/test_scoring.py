@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -307,6 +308,22 @@ def test_a_reward_of_trl_gets_lists_of_one_and_every_column(tmp_path: Path) -> N
     assert call_custom("support.custom_rewards:says_sorry", sample("Sorry!", row=row)) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("function", "reply", "value"),
+    [
+        ("of_library", "float32", 0.25), ("of_library", "int64", 1.0), ("of_library", "bool", 1.0), ("of_library", "array", 0.25),
+        ("of_library", "tensor", 0.25), ("of_library", "nan", None), ("of_library", "two", None), ("arrays", "four", 4.0),
+        ("arrays", "letters", 7.0),
+    ],
+)  # fmt: skip
+def test_a_reward_may_be_a_number_of_numpy_or_torch(function: str, reply: str, value: float | None) -> None:
+    called = partial(call_custom, f"support.custom_rewards:{function}", sample(reply))
+    if value is None:
+        pytest.raises(ValueError, called)
+    else:
+        assert type(given := called()) is float and given == value
+
+
 # --- What trl makes of it.
 
 # A group of four as FACTS.md, section 4 has it: (accuracy, judge) = (1, .8) (1, failed) (1, .8) (0, .2).
@@ -384,6 +401,13 @@ def recorded(tiny_chatml: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
 def test_advantages_of_a_recorded_batch_are_those_of_an_independent_computation(recorded: Any) -> None:
     advantages = recorded.batch["advantages"].tolist()
     assert advantages == pytest.approx(independent(recorded.values, 4), abs=1e-5)
+
+
+def test_a_sample_without_a_reward_stays_in_the_denominator_of_the_loss(recorded: Any) -> None:
+    """As docs/training.md says: the step is smaller, its direction that of the other samples."""
+    (left_out,) = (place for place, value in enumerate(recorded.values) if value is None)
+    assert recorded.batch["advantages"][left_out] == 0 and recorded.batch["completion_mask"][left_out].any()
+    assert recorded.batch["num_items_in_batch"] == recorded.batch["completion_mask"].sum()
 
 
 def test_the_log_of_a_recorded_batch_has_every_part_by_itself(recorded: Any) -> None:
