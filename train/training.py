@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from nextturn.probe.command.errors import SettingsChanged
+from nextturn.probe.command.errors import SettingsChanged, require
 from nextturn.probe.command.files import (
     only_process,
     read_json,
@@ -82,6 +82,7 @@ def command(stage: str, summary: str, argv: Sequence[str], train: Callable[[Any,
         help="default: the newest complete checkpoint",
     )
     arguments, overrides = parser.parse_known_args(argv)
+    require("trl", "train", f"nextturn {stage}")
     recipe = LOADERS[stage](arguments.recipe, overrides)
     if not arguments.dry_run:
         train(recipe, arguments.resume)

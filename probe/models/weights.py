@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.command.errors import DataError, ModelError, one_line
+from nextturn.probe.command.errors import DataError, ModelError, one_line, require
 from nextturn.probe.command.files import read_json, sha256_file
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
@@ -241,6 +241,7 @@ def merge_adapter(model: Any, adapter: Path, scale: float = 1.0) -> Any:
     Raises:
         ModelError: The adapter was made for another model.
     """
+    require("peft", "lora", f"{adapter}, a LoRA adapter")
     from peft import PeftModel
     from peft.tuners.lora import LoraLayer
 
