@@ -15,38 +15,25 @@ complete or is deleted too early, are reported at the end and do not stop the ot
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nextturn.probe.command.errors import BadInput, ModelError, NextturnError
 from nextturn.probe.command.files import only_process, read_json, remove_unfinished
 from nextturn.probe.command.terminal import say, say_once
+from nextturn.probe.models import layouts
 from nextturn.probe.models.checkpoints import KEPT, finished, numbered, recorded_inputs, set_aside
 from nextturn.probe.models.folders import ModelFolder, own_device, resolve, usable_dtype, used_dtype
-from nextturn.probe.models.layouts import (
-    LAYOUTS,
-    NEXTTURN,
-    SOURCE,
-    Step,
-    find_steps,
-    hold,
-    is_marked,
-    model_in,
-    refuse_store,
-    stamp,
-    why_not,
-)  # fmt: skip
 from nextturn.probe.models.user_model import refuse_user_model
 from nextturn.probe.models.weights import changes_nothing, count_parameters
 
 if TYPE_CHECKING:
-    from nextturn.probe.command.sections import ProbeRecipe, ProbeSection, TrackingSection
+    from nextturn.probe.command.sections import ProbeRecipe, ProbeSection
     from nextturn.probe.run import LoadedSet
 
 GIB = 2**30
@@ -58,12 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help=recipe)
     of_set = "in place of a recipe: a file of questions, or a known set; can be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="FILE", help=of_set)
-    parser.add_argument(
-        "--base", metavar="MODEL", help="the model that training began with, for another trainer's folder"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where another trainer's probes go (default: DIR-probe)"
-    )
+    parser.add_argument("--base", metavar="MODEL", help="the model that another trainer began with")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="of another trainer's probes (default: DIR-probe)")
     parser.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="how often to look (default: 10)")
     parser.add_argument("--once", action="store_true", help="measure the checkpoints that exist, then end")
     parser.add_argument("--until", type=int, metavar="STEP", help="end when this step, or a later one, is complete")
@@ -82,7 +65,7 @@ def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
         args.recipe, overrides = Path(overrides[0]), overrides[1:]
     if args.recipe and args.set:
         raise BadInput("--set: given with a recipe, which names its sets itself; expected one of the two")
-    refuse_store(args.run_dir)
+    layouts.refuse_store(args.run_dir)
     begun = args.run_dir / "recipe.json"  # the first thing that training writes into its folder
 
     def load(own: bool) -> ProbeRecipe:
@@ -111,7 +94,9 @@ def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
     root = args.run_dir.absolute()
     out = None if own else args.out or root.with_name(f"{root.name}-probe")
     sets = load_sets(probe, (out or root / "probe") / "base")
-    watcher = Watcher(args.run_dir, probe, sets, args.device, args.poll, args.until, out, args.base, recipe.tracking)
+    watcher = Watcher(
+        args.run_dir, probe, sets, args.device, args.poll, args.until, out, args.base, recipe.tracking.model_dump()
+    )
     if not args.dry_run:
         watcher.follow(args.once)
         return
@@ -130,6 +115,7 @@ def command(run_dir: Path) -> str:
     return shlex.join(["nextturn", "probe", "watch", str(run_dir), str(run_dir / "recipe.json")])
 
 
+@dataclass(eq=False)
 class Watcher:
     """Measures the models of one training run. A model is named by its step, the base by 0.
 
@@ -141,33 +127,29 @@ class Watcher:
         tracking: Where the figures of another trainer's steps are shown.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        probe: ProbeSection,
-        sets: Sequence[LoadedSet],
-        device: str | None,
-        poll_s: float,
-        until: int | None = None,
-        out: Path | None = None,
-        base: str | None = None,
-        tracking: TrackingSection | None = None,
-    ) -> None:
-        if out and out.resolve().is_relative_to(run_dir.resolve()):
-            raise BadInput(f"--out {out}: in the trainer's folder, which may delete it; expected a folder elsewhere")
-        self.run_dir, self.sets, self.device, self.poll_s = run_dir, sets, device, poll_s
-        self.until, self.own, self.folder = until, out is None, out or run_dir / "probe"
-        self.layouts = (NEXTTURN,) if self.own else LAYOUTS
-        self.given_base = resolve(base) if base else None
-        self.probe = probe
+    run_dir: Path
+    probe: ProbeSection
+    sets: Sequence[LoadedSet]
+    device: str | None
+    poll_s: float
+    until: int | None = None
+    out: Path | None = None
+    base: str | None = None
+    tracking: dict[str, Any] = field(default_factory=lambda: {"to": "none"})
+
+    def __post_init__(self) -> None:
+        if self.out and self.out.resolve().is_relative_to(self.run_dir.resolve()):
+            raise BadInput(f"--out {self.out}: in the trainer's folder, which may delete it; expected another")
+        self.own, self.folder = self.out is None, self.out or self.run_dir / "probe"
+        self.given_base = resolve(self.base) if self.base else None
         self.failed: dict[int, str] = {}
         self.left_out: dict[int, str] = {}
-        self.recipe: dict[str, Any] = {"tracking": tracking.model_dump()} if tracking else {}
+        self.recipe: dict[str, Any] = {"tracking": self.tracking}
         if self.own:
             # Checkpoints may be stored in another dtype than their base, and all of them are compared.
-            self.recipe = read_json(run_dir / "recipe.json")
-            dtype = self.recipe["model"]["dtype"] if probe.dtype == "auto" else probe.dtype
-            self.probe = probe.model_copy(update={"dtype": usable_dtype(dtype, device)})
+            self.recipe = read_json(self.run_dir / "recipe.json")
+            dtype = self.recipe["model"]["dtype"] if self.probe.dtype == "auto" else self.probe.dtype
+            self.probe = self.probe.model_copy(update={"dtype": usable_dtype(dtype, self.device)})
         else:
             self._fix_dtype(self.given_base)
         self._looked_at, self._newest = 0.0, 0
@@ -196,9 +178,7 @@ class Watcher:
             if self._seen:  # a step without a mark is complete if it stays the same
                 time.sleep(self.poll_s)
                 self.keep_new()
-            for line in self._needs(
-                [self.source(step) for step in self.steps() if step and not self.is_measured(step)]
-            ):
+            for line in self._needs(list((self.folder / KEPT).glob("step-*"))):
                 say(line)
             now = self.steps()
             while True:
@@ -215,8 +195,9 @@ class Watcher:
                 time.sleep(self.poll_s)
             finish_tracking()
         say(f"nothing is left to measure; see {self.folder}")
-        for step, reason in self.left_out.items():
-            say(f"{_name(step)} is not measured: {reason}")
+        for reason in dict.fromkeys(self.left_out.values()):
+            names = ", ".join(_name(step) for step, why in self.left_out.items() if why == reason)
+            say(f"not measured: {names}: {reason}")
         if self.failed:
             failed = "; ".join(f"{_name(step)} ({reason})" for step, reason in sorted(self.failed.items()))
             raise NextturnError(f"not measured: {failed}. The same command tries them again")
@@ -225,11 +206,10 @@ class Watcher:
 
     def plan(self) -> list[str]:
         """Return the lines of the plan: the memory and the disk that are needed, and which steps are measured."""
-        ready = {step.number: step for step in self._look() if why_not(step) is None}
-        states = {step: f"not complete: {reason}" for step, reason in self.left_out.items()}
-        states |= {step: "to measure" for step in [*ready, *self.steps()]}
+        ready = {step.number: layouts.model_in(step) for step in self._look()}
+        states = self.left_out | dict.fromkeys([*ready, *self.steps()], "to measure")
         states |= {step: "measured" for step in states if self.is_measured(step)}
-        models = [folder for step in ready.values() if (folder := model_in(step))]
+        models = [model for model in ready.values() if model]
         return [*self._needs(models), *(f"{_name(step):<9} {states[step]}" for step in sorted(states))]
 
     def _needs(self, models: Sequence[Path]) -> list[str]:
@@ -242,7 +222,7 @@ class Watcher:
         free = psutil.virtual_memory().available if device == "cpu" else torch.cuda.mem_get_info(device)[0]
         wholes = [self.given_base.whole] if self.given_base else models
         memory = max(count_parameters(whole).total() for whole in wholes) * (4 if self.probe.dtype == "float32" else 2)
-        disk = sum(size for folder in models for _, size, _ in stamp(folder))
+        disk = sum(size for folder in models for _, size, _ in layouts.stamp(folder))
         room = shutil.disk_usage(next(each for each in self.folder.absolute().parents if each.is_dir())).free
         return [
             f"memory    {memory / GIB:.2f} GiB of weights, and what generating takes; {free / GIB:.2f} GiB free on {device}",
@@ -251,11 +231,9 @@ class Watcher:
 
     def steps(self) -> list[int]:
         """Return the steps that are measured or can be, in order."""
-        names = {folder.name for folder in (self.folder / KEPT).glob("*")} | {
-            folder.parent.name for folder in self.folder.glob("*/results.json")
-        }
-        steps = {int(name[5:]) for name in names if re.fullmatch(r"step-\d+", name)}
-        steps |= {0} if self.own or self.given_base or "base" in names else set()
+        steps = {step for step, _ in numbered(self.folder / KEPT, "step")}
+        steps |= {step for step, _ in numbered(self.folder, "step") if self.is_measured(step)}
+        steps |= {0} if self.own or self.given_base or self.source(0).is_dir() or self.is_measured(0) else set()
         return [step for step in sorted(steps) if self.until is None or step <= self.until]
 
     def is_measured(self, step: int) -> bool:
@@ -282,7 +260,7 @@ class Watcher:
                 continue
             kept, probed = self.source(step.number), self.folder / _name(step.number)
             try:
-                for taken in hold(step, kept, self.given_base):
+                for taken in layouts.hold(step, kept, self.given_base):
                     say_once(f"{_name(step.number)}: {taken}")
             except ModelError as error:  # training saved something else than a model
                 self.failed[step.number] = str(error)
@@ -291,25 +269,24 @@ class Watcher:
                 say_once(self.left_out[step.number])
             else:
                 self.failed.pop(step.number, None)
-                if (probed / SOURCE).is_file() and read_json(probed / SOURCE)["saved"] != read_json(kept / SOURCE)[
-                    "saved"
-                ]:
+                then = read_json(probed / layouts.SOURCE) if (probed / layouts.SOURCE).is_file() else None
+                if then and then["saved"] != read_json(kept / layouts.SOURCE)["saved"]:
                     say(f"{_name(step.number)} was saved again: its probe is set aside")
                     set_aside(probed)
 
-    def _look(self) -> list[Step]:
+    def _look(self) -> list[layouts.Step]:
         """Return the complete steps that are not kept or measured as they are now, and note why others are left out."""
-        ready: dict[int, Step] = {}
+        ready: dict[int, layouts.Step] = {}
         reasons: dict[int, str] = {}
         seen: dict[int, Any] = {}
         known = {0} if self.given_base else set[int]()
-        for step in find_steps(self.run_dir, self.layouts):
+        for step in layouts.find_steps(self.run_dir, (layouts.NEXTTURN,) if self.own else layouts.LAYOUTS):
             number = step.number
             if number in ready or number in known or self._is_known(step):
                 known.add(number)
                 continue
-            reason = why_not(step)
-            if reason is None and is_marked(step) is None:
+            reason = layouts.why_not(step)
+            if reason is None and layouts.is_marked(step) is None:
                 seen[number] = self._saved(step)
                 if self._seen.get(number) != seen[number]:
                     reason = "it is measured if its files are the same at the next look"
@@ -322,23 +299,24 @@ class Watcher:
         self._seen, self._newest = seen, max([self._newest, *ready])
         self.left_out = {number: reasons[number] for number in sorted(reasons) if number not in ready}
         for number, reason in self.left_out.items():
-            if number < max([self._newest, *self.steps()]):
+            if reason.startswith(layouts.NO_WEIGHTS):
+                say_once(f"{self.run_dir}: {reason}")
+            elif number < max([self._newest, *self.steps()]):
                 say_once(f"{_name(number)} is left out until it is complete: {reason}")
         return list(ready.values())
 
-    def _is_known(self, step: Step) -> bool:
+    def _is_known(self, step: layouts.Step) -> bool:
         """Return True if a step is measured or kept with the weights that it has now, or from another place."""
         place = self.folder / _name(step.number) if self.is_measured(step.number) else self.source(step.number)
-        if not (place / SOURCE).is_file():
+        if not (place / layouts.SOURCE).is_file():
             return self.is_measured(step.number)  # inside training
-        then = read_json(place / SOURCE)
-        if not self.is_measured(step.number) and then["base"] != (self.given_base and self.given_base.name):
-            return False
-        return then["folder"] != str(step.folder) or self._saved(step) in ([], then["saved"])
+        then, base = read_json(place / layouts.SOURCE), self.given_base and self.given_base.name
+        same = then["folder"] != str(step.folder) or self._saved(step) in ([], then["saved"])
+        return same and (self.is_measured(step.number) or then["base"] == base)
 
-    def _saved(self, step: Step) -> list[Any]:
+    def _saved(self, step: layouts.Step) -> list[Any]:
         try:
-            return stamp(folder) if (folder := model_in(step)) else []
+            return layouts.stamp(folder) if (folder := layouts.model_in(step)) else []
         except OSError:  # deleted meanwhile
             return []
 
@@ -346,11 +324,11 @@ class Watcher:
         from nextturn.probe.run import measure_folder
 
         name, source = _name(step), self.source(step)
-        saved = stamp(source)
+        saved = layouts.stamp(source)
 
         def check() -> None:
             """Raise NextturnError if training went back to an earlier step; keep what was saved meanwhile."""
-            if stamp(source) != saved:
+            if layouts.stamp(source) != saved:
                 raise NextturnError(f"{source} was deleted or saved again")
             if time.monotonic() - self._looked_at > self.poll_s:
                 self.keep_new()
@@ -360,7 +338,7 @@ class Watcher:
             model = self._model(step, source)
             measure_folder(model, self.probe, self.sets, self.folder / name, name, self.device, step=step, check=check)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one checkpoint must not stop the others
-            if stamp(source) != saved:
+            if layouts.stamp(source) != saved:
                 say(f"leaves {name}: its checkpoint was deleted or saved again meanwhile")
                 if (self.folder / name).is_dir():  # what was measured is of weights that are gone
                     set_aside(self.folder / name)
@@ -375,14 +353,14 @@ class Watcher:
     def _model(self, step: int, source: Path) -> ModelFolder:
         """Return the model of a step under the name that training gives it."""
         if not source.is_dir():
-            return self.given_base or replace(resolve(self.base()), name=self.recipe["model"]["name"])
-        saved = read_json(source / SOURCE)
+            return self.given_base or replace(resolve(self.started_from()), name=self.recipe["model"]["name"])
+        saved = read_json(source / layouts.SOURCE)
         try:
             model = resolve(str(source))
         except ModelError as error:
             raise error if self.own else ModelError(f"{error}; or name the base: --base MODEL") from None
         (self.folder / source.name).mkdir(exist_ok=True)
-        shutil.copy(source / SOURCE, self.folder / source.name / SOURCE)
+        shutil.copy(source / layouts.SOURCE, self.folder / source.name / layouts.SOURCE)
         if self.own:
             return replace(model, name=str(Path(self.recipe["train"]["output_dir"]) / saved["step"]))
         if changes_nothing(source, self.given_base.whole if self.given_base else None):
@@ -394,11 +372,11 @@ class Watcher:
         """Measure all models in the dtype of the base, or of the model that was measured first, since they are compared."""
         if self.probe.dtype == "auto":
             begun = next(self.folder.glob("*/manifest.json"), None)
-            dtype = read_json(begun)["settings"]["dtype"] if begun else None
-            dtype = dtype or (used_dtype(first, "auto", self.device) if first else "auto")
+            of_first = used_dtype(first, "auto", self.device) if first else "auto"
+            dtype = read_json(begun)["settings"]["dtype"] if begun else of_first
             self.probe = self.probe.model_copy(update={"dtype": dtype})
 
-    def base(self) -> str:
+    def started_from(self) -> str:
         """Return the model that training started from, by its checkpoint if a run directory was named."""
         return str(recorded_inputs(self.run_dir).get("model", {}).get("path", self.recipe["model"]["name"]))
 

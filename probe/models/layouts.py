@@ -41,6 +41,7 @@ class Layout(NamedTuple):
 
 
 RENAMED = "."
+NO_WEIGHTS = "no whole weights"
 SOURCE = "source.json"
 """In a held model and in its probe: the step that it was taken from, and when its weights were written."""
 _PRIME = 'set `weight_broadcast.type = "filesystem"`, or run tools/convert_dcp_to_bf16.py on a checkpoint'
@@ -104,13 +105,20 @@ def find_steps(root: Path, layouts: Sequence[Layout] = LAYOUTS) -> list[Step]:
     """Return all steps under `root` by their number, those of one number in the order of PARENTS and of the layouts."""
     found = []
     for place, parent in enumerate(root / name for name in PARENTS):
-        for folder in parent.iterdir() if parent.is_dir() else ():
+        for folder in _children(parent):
             named = [layout for layout in layouts if re.fullmatch(layout.step, folder.name)]
             if named and folder.is_dir() and not folder.is_symlink():
                 layout = next((each for each in named if not each.told_by or _any(folder, each.told_by)), None)
                 number = int(re.sub(r"\D", "", folder.name))
                 found += [(number, place, layouts.index(layout), Step(number, folder, layout))] if layout else []
     return [step for *_, step in sorted(found, key=lambda each: each[:3])]
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:  # deleted meanwhile, or not readable yet
+        return []
 
 
 def _any(folder: Path, patterns: Iterable[str]) -> bool:
@@ -132,14 +140,14 @@ def model_in(step: Step) -> Path | None:
 
 def _folders(folder: Path) -> Iterator[Path]:
     yield folder
-    for child in folder.iterdir():
+    for child in _children(folder):
         if child.is_dir() and not child.is_symlink() and not _OTHERS.fullmatch(child.name):
             yield from _folders(child)
 
 
 def stamp(folder: Path) -> list[list[Any]]:
     """Return name, size and time of each file of weights in a folder, by which weights that are written again are noticed."""
-    found = [path for path in folder.iterdir() if _WEIGHTS.fullmatch(path.name)] if folder.is_dir() else []
+    found = [path for path in _children(folder) if _WEIGHTS.fullmatch(path.name)]
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(found, reverse=True)]
 
 
@@ -163,7 +171,7 @@ def why_not(step: Step) -> str | None:
             return f"not complete by {step.layout.mark.removeprefix('../')}"
         if (folder := model_in(step)) is None:
             shards = [advice for pattern, advice in step.layout.shards if _any(step.folder, [pattern])]
-            return f"no whole weights, {step.layout.trainer}: {shards[0]}" if shards else "no weights"
+            return f"{NO_WEIGHTS} of {step.layout.trainer}: {shards[0]}" if shards else "no weights"
         weight_files(folder)
         for path in folder.glob("*.json"):
             read_json(path)
