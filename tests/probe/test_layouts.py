@@ -14,9 +14,11 @@ from safetensors.numpy import save, save_file
 
 from nextturn.probe.__main__ import main
 from nextturn.probe.command.errors import BadInput, NextturnError
+from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.models.folders import ModelFolder
 from nextturn.probe.models.layouts import Step, find_steps, hold, is_marked, model_in, refuse_store, why_not
 from nextturn.probe.models.weights import changes_nothing
+from nextturn.probe.watch import Watcher
 from support.model_parts import copy_of, lora_on
 
 WEIGHTS = save({"model.norm.weight": np.ones(4, np.float32)})
@@ -204,29 +206,25 @@ def test_the_command_measures_each_whole_step_once_and_names_the_others(
     watch: Any, tiny_chatml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, out = tmp_path / "trl", tmp_path / "trl-probe"
-    for number in (9, 10):
-        write(
-            root, f"{change(copy_of(tiny_chatml, root / f'checkpoint-{number}'), number).name}/trainer_state.json", {}
-        )
+    for number in (9, 10, 12):
+        step = copy_of(tiny_chatml, root / f"checkpoint-{number}")
+        write(change(step, number) if number < 12 else step, "trainer_state.json", {})  # step 12 is the base
     write(root, "checkpoint-8/config.json", {})  # never completes
     write(root, "checkpoint-7/global_step7/a.pt", b"x")
     write(root, "checkpoint-7/trainer_state.json", {})
-    write(root, f"{copy_of(tiny_chatml, root / 'checkpoint-12').name}/trainer_state.json", {})
     before = sorted((path, path.stat().st_mtime_ns) for path in root.rglob("*"))
     watch(root, "--dry-run", "--base", str(tiny_chatml))
     assert not out.exists() and "GiB" in capsys.readouterr().out
     assert watch(root, "--until", "10", "--base", str(tiny_chatml)) == ["base", "step-10", "step-9"]
     shown = capsys.readouterr().out
     assert shown.index("measures step-9") < shown.index("measures step-10")
-    assert {"step-7", "step-8"} <= set(shown.split()) and "stage3_gather_16bit" in shown
+    assert all(part in shown for part in ("step-7", "step-8", "stage3_gather_16bit"))
     assert sorted((path, path.stat().st_mtime_ns) for path in root.rglob("*")) == before
     result = json.loads((out / "step-9" / "results.json").read_text())
     assert (result["model"]["step"], result["model"]["path"]) == (9, str(root / "checkpoint-9"))
 
     shutil.rmtree(root / "checkpoint-9")  # measured, so that it is no longer needed
-    write(
-        root, f"{change(copy_of(tiny_chatml, tmp_path / 'new'), 5).rename(root / 'checkpoint-8').name}/x.json", {}
-    ) if (shutil.rmtree(root / "checkpoint-8") is None) else None
+    change(Path(shutil.copytree(tiny_chatml, root / "checkpoint-8", dirs_exist_ok=True)), 5)
     write(root, "checkpoint-8/trainer_state.json", {})  # after all
     change(root / "checkpoint-10", 1)  # by a resumed run
     assert watch(root, "--once", "--base", str(tiny_chatml)) == ["base", "step-10", "step-12", "step-8", "step-9"]
@@ -237,7 +235,30 @@ def test_the_command_measures_each_whole_step_once_and_names_the_others(
     assert "warning: step-12" in shown and (out / "set-aside-step-10").is_dir()
     assert not list((out / ".kept").iterdir())
     watch(root, "--once", "--base", str(tiny_chatml))
-    assert "measures" not in capsys.readouterr().out
+    assert "\nmeasures " not in capsys.readouterr().out
+
+
+def test_steps_that_change_or_vanish_between_two_looks(tmp_path: Path) -> None:
+    root, out = tmp_path / "run", tmp_path / "out"
+    probe = ProbeSection.model_validate({"sets": {"written_pairs": {}}, "dtype": "float32"})
+    watcher = Watcher(root, probe, [], "cpu", 0.0, out=out)
+    unmarked, marked = (
+        under("global_step1_hf", CONFIG, TOKENIZER, WHOLE),
+        under("checkpoint-2", CONFIG, TOKENIZER, WHOLE),
+    )
+    for name, content in {**unmarked, **marked}.items():
+        write(root, name, content)
+    watcher.keep_new()
+    assert watcher.steps() == [] and watcher.left_out.keys() == {1, 2}
+    write(root, "global_step1_hf/model.safetensors", WEIGHTS.replace(b"norm", b"form"))  # written again
+    shutil.rmtree(root / "checkpoint-2")
+    watcher.keep_new()
+    assert watcher.steps() == [] and watcher.left_out.keys() == {1, 2}, "the vanished step stays named"
+    watcher.keep_new()
+    assert watcher.steps() == [1] and watcher.left_out.keys() == {2}
+    shutil.rmtree(root / "global_step1_hf")
+    watcher.keep_new()
+    assert watcher.steps() == [1] and (watcher.source(1) / "model.safetensors").is_file()
 
 
 def test_a_step_takes_from_the_base_what_it_lacks(watch: Any, tiny_chatml: Path, tmp_path: Path) -> None:
