@@ -287,7 +287,7 @@ class Watcher:
                 continue
             reason = layouts.why_not(step)
             if reason is None and layouts.is_marked(step) is None:
-                seen[number] = self._saved(step)
+                seen[number] = layouts.saved_at(step)
                 if self._seen.get(number) != seen[number]:
                     reason = "it is measured if its files are the same at the next look"
             if reason is None:
@@ -311,14 +311,8 @@ class Watcher:
         if not (place / layouts.SOURCE).is_file():
             return self.is_measured(step.number)  # inside training
         then, base = read_json(place / layouts.SOURCE), self.given_base and self.given_base.name
-        same = then["folder"] != str(step.folder) or self._saved(step) in ([], then["saved"])
+        same = then["folder"] != str(step.folder) or layouts.saved_at(step) in ([], then["saved"])
         return same and (self.is_measured(step.number) or then["base"] == base)
-
-    def _saved(self, step: layouts.Step) -> list[Any]:
-        try:
-            return layouts.stamp(folder) if (folder := layouts.model_in(step)) else []
-        except OSError:  # deleted meanwhile
-            return []
 
     def _measure(self, step: int) -> None:
         from nextturn.probe.run import measure_folder
@@ -355,10 +349,7 @@ class Watcher:
         if not source.is_dir():
             return self.given_base or replace(resolve(self.started_from()), name=self.recipe["model"]["name"])
         saved = read_json(source / layouts.SOURCE)
-        try:
-            model = resolve(str(source))
-        except ModelError as error:
-            raise error if self.own else ModelError(f"{error}; or name the base: --base MODEL") from None
+        model = resolve(str(source))
         (self.folder / source.name).mkdir(exist_ok=True)
         shutil.copy(source / layouts.SOURCE, self.folder / source.name / layouts.SOURCE)
         if self.own:

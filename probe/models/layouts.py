@@ -151,6 +151,14 @@ def stamp(folder: Path) -> list[list[Any]]:
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(found, reverse=True)]
 
 
+def saved_at(step: Step) -> list[list[Any]]:
+    """Return the `stamp` of a step's model, or an empty list for a step without weights."""
+    try:
+        return stamp(model_in(step) or step.folder)
+    except OSError:  # deleted meanwhile
+        return []
+
+
 def is_marked(step: Step) -> bool | None:
     """Return whether the trainer's mark says that a step is complete, or None if there is no such mark."""
     mark = step.layout.mark
@@ -169,9 +177,10 @@ def why_not(step: Step) -> str | None:
     try:
         if is_marked(step) is False:
             return f"not complete by {step.layout.mark.removeprefix('../')}"
-        if (folder := model_in(step)) is None:
-            shards = [advice for pattern, advice in step.layout.shards if _any(step.folder, [pattern])]
-            return f"{NO_WEIGHTS} of {step.layout.trainer}: {shards[0]}" if shards else "no weights"
+        folder = model_in(step) or step.folder
+        shards = [advice for pattern, advice in step.layout.shards if _any(step.folder, [pattern])]
+        if shards and not stamp(folder):
+            return f"{NO_WEIGHTS} of {step.layout.trainer}: {shards[0]}"
         weight_files(folder)
         for path in folder.glob("*.json"):
             read_json(path)
@@ -208,11 +217,12 @@ def hold(step: Step, held: Path, base: ModelFolder | None = None) -> list[str]:
         adapter = (making / ADAPTER_CONFIG).is_file()
         beside = next((folder for folder in _folders(step.folder) if folder.name == "tokenizer"), None)
         tokenizer = beside or (base.tokenizer_path if base else None)
-        lacks: list[tuple[str, Sequence[str], Path | None]] = []
-        lacks += [] if adapter or (making / CONFIG).is_file() else [("config", _CONFIGS, base.whole if base else None)]
-        if not any((making / name).is_file() for name in TOKENIZER_FILES[:2]) and (beside or not adapter):
-            lacks.append(("tokenizer", _TOKENIZERS, tokenizer))
-        for what, names, place in lacks:
+        for what, names, place in (
+            ("config", _CONFIGS, base.whole if base else None),
+            ("tokenizer", _TOKENIZERS, tokenizer),
+        ):
+            if any((making / name).is_file() for name in names[:2]) or (adapter and (what == "config" or not beside)):
+                continue
             if place is None:
                 raise ModelError(f"{source}: no {what} in it; name the model that training began with: --base MODEL")
             for name in names:
