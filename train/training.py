@@ -82,9 +82,9 @@ def command(stage: str, summary: str, argv: Sequence[str], train: Callable[[Any,
         help="default: the newest complete checkpoint",
     )
     arguments, overrides = parser.parse_known_args(argv)
-    require("trl", "train", f"nextturn {stage}")
     recipe = LOADERS[stage](arguments.recipe, overrides)
     if not arguments.dry_run:
+        require("trl", "train", f"nextturn {stage}")
         train(recipe, arguments.resume)
     elif is_main_process():  # one plan for all processes
         from nextturn.train.plan import describe
