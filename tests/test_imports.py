@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import subprocess
 import sys
 import tomllib
 from functools import cache
@@ -112,8 +113,24 @@ def test_every_imported_package_is_declared() -> None:
     }
     extras = PROJECT["optional-dependencies"]
     assert imported - names(PROJECT["dependencies"]) - set.union(*map(names, extras.values())) == set()
-    assert {"wandb", "deepspeed"} & names(PROJECT["dependencies"]) == set()
-    assert Requirement(extras["gpu"][0]).extras == {"wandb", "deepspeed"}
+    assert HIDDEN & names(PROJECT["dependencies"]) == set()
+    assert Requirement(extras["gpu"][0]).extras == {"deepspeed", "train", "vllm", "wandb"}
+
+
+HIDDEN = {"deepspeed", "peft", "trl", "vllm", "wandb"}
+
+
+def test_all_modules_but_those_around_a_trainer_are_imported_without_the_packages_of_extras() -> None:
+    trains = {file for file in FILES if {file, *files_imported(file, late_too=False)} & {"train/overrides.py"}}
+    modules = [f"nextturn.{file[:-3].replace('/', '.')}" for file in FILES if file not in trains]
+    modules = [name for name in modules if "example" not in name and not name.endswith("__")]
+    assert len(trains) < 4
+    code = (
+        f"import importlib, sys; sys.modules.update(dict.fromkeys({sorted(HIDDEN)})); "
+        f"[importlib.import_module(name) for name in {modules}]"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_file_imports_one_that_imports_it() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 from nextturn.probe.command.errors import BadInput, run_command
 
@@ -22,6 +23,7 @@ STAGES = {
     "doctor": ("nextturn.train.doctor", "check versions, GPUs and what is missing"),
     "keys": ("nextturn.train.keys", "show type, default and meaning of the keys of recipes"),
 }
+_REPORTED = ("torch", "transformers", "accelerate", "trl", "peft", "deepspeed", "vllm", "wandb")
 _WIDTH = max(map(len, STAGES))
 USAGE = "\n".join(
     [
@@ -30,7 +32,7 @@ USAGE = "\n".join(
         *(f"  {name:{_WIDTH}}  {summary}" for name, (_, summary) in STAGES.items()),
         "",
         "`nextturn COMMAND --help` lists the options. Several processes: accelerate launch train/sft.py RECIPE",
-        "`nextturn --version` prints the version.",
+        "`nextturn --version` prints the versions that a fault report needs.",
     ]
 )
 
@@ -46,11 +48,22 @@ def main(argv: Sequence[str]) -> None:
         return
     name, *rest = argv
     if name == "--version":
-        print(f"nextturn {version('nextturn')}")
+        print(versions())
         return
     if name not in STAGES:
         raise BadInput(f"nextturn {name}: no such command, expected one of {', '.join(STAGES)}")
     import_module(STAGES[name][0]).main(rest)
+
+
+def versions() -> str:
+    """Return what a fault report needs: the versions of nextturn, Python and what nextturn uses. Nothing of it is imported."""
+    lines = [f"nextturn {version('nextturn')}", f"python {platform.python_version()}, {platform.platform()}"]
+    for name in _REPORTED:
+        try:
+            lines.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            lines.append(f"{name} not installed")
+    return "\n".join(lines)
 
 
 def console() -> None:

@@ -12,6 +12,7 @@ import importlib.metadata as metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from nextturn.probe.command.errors import NextturnError, run_command
+
+_NEEDED = re.compile("extra == .(train|lora)")
 
 
 class Finding(NamedTuple):
@@ -82,12 +85,12 @@ def made_for_gpus() -> bool:
 
 def check_packages(has_gpu: bool) -> Iterator[Finding]:
     """Compare installed versions with the ranges that nextturn and the packages that it uses ask for."""
-    wanted = _requirements("nextturn", ("", "gpu", "deepspeed", "wandb"))
+    wanted = _requirements("nextturn", ("", "train", "lora", "gpu", "vllm", "deepspeed", "wandb"))
     for need in wanted:
         version, install = _installed(need.name), f"pip install '{need.name}{need.specifier}'"
         if version is not None and need.specifier.contains(version, prereleases=True):
             yield Finding("ok", need.name, version)
-        elif version is None and need.marker is not None and "extra" in str(need.marker):
+        elif version is None and need.marker is not None and not _NEEDED.search(str(need.marker)):
             level: Literal["ok", "note"] = "note" if has_gpu else "ok"
             yield Finding(level, need.name, "not installed, some recipes need it", install if has_gpu else "")
         else:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel
 
 from nextturn.data_builders.sections import DataRecipe
-from nextturn.probe.command.errors import BadInput
+from nextturn.probe.command.errors import BadInput, require
 from nextturn.probe.command.recipe import aliases_of, key_names, nearest_key, recipe_keys, section_of
 from nextturn.probe.command.sections import ProbeRecipe
 from nextturn.train.sections import RECIPES as TRAIN_RECIPES
@@ -85,6 +85,7 @@ def _kind(annotation: Any) -> str:
 
 def _trl_fields(section: Any) -> dict[str, tuple[str, Any]]:
     """Return {field: (description, default)} of the installed trl's config, whose name the `train:` section has."""
+    require("trl", "train", "nextturn keys of a `train:` section")
     import trl
 
     described = {}

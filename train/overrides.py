@@ -1,20 +1,24 @@
 """Everything that nextturn overrides in trl, transformers, accelerate and DeepSpeed.
 
-Each override has comments that say what it relies on: library and version, a digest of a source, the source's name, and
-the line that matters. tests/train/test_overrides.py reads these comments and fails if an installed library has another
-source. Then read the new source, change the override if needed, and record the digest that the test prints.
+Each override has comments that say what it relies on: library and version, digests of a source that are known to work, the
+source's name, and the line that matters. With another source of trl this module refuses to be imported, and
+tests/train/test_overrides.py fails with another source of any of the libraries. Then read the new source, change the override if
+needed, and record the digest that the message has, behind a comma.
 
 The module imports trl's trainers, which takes seconds, so it is itself imported only when a stage is about to train.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +33,31 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 from trl.generation import vllm_generation
 
-from nextturn.probe.command.errors import TrainingStopped, one_line
+from nextturn.probe.command.errors import BadInput, TrainingStopped, one_line
+from nextturn.probe.command.files import sha256_text
 from nextturn.probe.models.weights import adapted_weight
 from nextturn.probe.report.tracking import leave_run
 from nextturn.train.policy import ADAPTER, load_adapter, zero_in_force
 from nextturn.train.resume import this_launch
+
+# --- The sources that are relied on.
+
+_RELIED_ON = re.compile(r"# Relies on (\w+) (\S+) \(([\w, ]+)\) (\S+)\n *#   (.+)\n")
+
+
+def changed_sources(*libraries: str) -> Iterator[str]:
+    """Yield the functions of installed libraries whose source is not known, each with its digest."""
+    for library, read_in, digests, name, line in _RELIED_ON.findall(Path(__file__).read_text(encoding="utf-8")):
+        if library in libraries:
+            found = pkgutil.resolve_name(name)
+            source = inspect.getsource(inspect.unwrap(getattr(found, "func", found)))  # `func`: of a cached property
+            digest = sha256_text(source)[:12]
+            if line not in source or digest not in digests.split(", "):
+                yield f"{name} of {library} {version(library)} ({digest}), known from {read_in}"
+
+
+if _changed := list(changed_sources("trl")):
+    raise BadInput(f"this version of trl is not known to nextturn: {'; '.join(_changed)}; pip install 'trl==1.16.0'")
 
 # --- Resuming: transformers' Trainer.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import socket
@@ -13,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nextturn.probe.command.errors import BadInput, NextturnError, one_line
+from nextturn.probe.command.errors import BadInput, NextturnError, one_line, require
 from nextturn.probe.command.terminal import is_main_process, processes, say
 from nextturn.probe.models.folders import emulates_bfloat16, usable_dtype
 from nextturn.train.sections import TrainRecipe, fitted
@@ -148,10 +147,10 @@ def check_devices(given: dict[str, Any], on_gpu: bool, for_cpus: bool, gpus: int
     uses_deepspeed = launcher_deepspeed() or (given.get("deepspeed") and not _no_deepspeed(on_gpu))
     for key, used, package, extra in (
         ("train.deepspeed", uses_deepspeed, "deepspeed", "deepspeed"),
-        ("train.use_vllm", given.get("use_vllm"), "vllm", "gpu"),
+        ("train.use_vllm", given.get("use_vllm"), "vllm", "vllm"),
     ):
-        if used and importlib.util.find_spec(package) is None:
-            raise BadInput(f"{key}: {package} is not installed; pip install 'nextturn[{extra}]', or do without {key}")
+        if used:
+            require(package, extra, f"{key}: given")
     if given.get("use_vllm") and not on_gpu:
         raise BadInput("train.use_vllm: given true, expected false without a GPU: trl's weight transfer needs one")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from nextturn.probe.command.errors import SettingsChanged
+from nextturn.probe.command.errors import SettingsChanged, require
 from nextturn.probe.command.files import (
     only_process,
     read_json,
@@ -84,6 +84,7 @@ def command(stage: str, summary: str, argv: Sequence[str], train: Callable[[Any,
     arguments, overrides = parser.parse_known_args(argv)
     recipe = LOADERS[stage](arguments.recipe, overrides)
     if not arguments.dry_run:
+        require("trl", "train", f"nextturn {stage}")
         train(recipe, arguments.resume)
     elif is_main_process():  # one plan for all processes
         from nextturn.train.plan import describe

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 
 from nextturn.probe.command.terminal import log_progress_as_lines, visible
 
@@ -79,6 +80,16 @@ class Interrupted(ToldToEnd):
     """Training ended on Ctrl-C, with a checkpoint."""
 
     exit_code = 130
+
+
+def require(package: str, extra: str, what: str) -> None:
+    """Check that a package is installed that only some commands need.
+
+    Raises:
+        BadInput: It is not; the message has the command that installs it.
+    """
+    if find_spec(package) is None:
+        raise BadInput(f"{what}: {package} is not installed; pip install 'nextturn[{extra}]'")
 
 
 def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from nextturn.probe.command.errors import EngineError, one_line
+from nextturn.probe.command.errors import EngineError, one_line, require
 from nextturn.probe.command.terminal import say
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest
 
@@ -408,13 +408,8 @@ def live_model(trainer: Any, dtype: str = "auto", merged: bool = False) -> Itera
             ones, and no live weight changes. Quantized weights, and those under DeepSpeed, stay as they are.
     """
     import torch
-    from trl.models.utils import unwrap_model_for_generation
 
-    with unwrap_model_for_generation(
-        trainer.model_wrapped,
-        trainer.accelerator,
-        gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
-    ) as model:
+    with _unwrapped(trainer) as model:
         target = model.dtype if dtype == "auto" else getattr(torch, dtype)
         # DeepSpeed would partition the weights of the copy, too.
         stays = trainer.is_deepspeed_enabled or getattr(model.config, "quantization_config", None) is not None
@@ -426,6 +421,22 @@ def live_model(trainer: Any, dtype: str = "auto", merged: bool = False) -> Itera
             yield measured
         finally:
             model.train(training)
+
+
+@contextmanager
+def _unwrapped(trainer: Any) -> Iterator[Any]:
+    """Provide the model without what a launch wraps it in; only ZeRO-3 needs trl, whose function gathers the weights."""
+    if not trainer.is_deepspeed_enabled:
+        yield trainer.accelerator.unwrap_model(trainer.model_wrapped)
+        return
+    require("trl", "train", "the probe of a trainer under DeepSpeed")
+    from trl.models.utils import unwrap_model_for_generation
+
+    kwargs = trainer.args.gradient_checkpointing_kwargs
+    with unwrap_model_for_generation(
+        trainer.model_wrapped, trainer.accelerator, gradient_checkpointing_kwargs=kwargs
+    ) as model:
+        yield model
 
 
 @contextmanager
@@ -474,13 +485,12 @@ def _whole_weights(model: Any) -> dict[str, Any]:
 
     PEFT merges in place, and removing the adapter again would leave rounding errors in the live weights.
     """
-    from peft import PeftModel
+    if not hasattr(model, "peft_config"):
+        return dict(model.state_dict())
     from peft.tuners.lora import LoraLayer
 
     from nextturn.probe.models.weights import adapted_weight
 
-    if not isinstance(model, PeftModel):
-        return dict(model.state_dict())
     whole = model.get_base_model()
     weights = {
         name.replace(".base_layer", ""): tensor for name, tensor in whole.state_dict().items() if ".lora_" not in name

@@ -342,7 +342,7 @@ def import_vllm() -> Any:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "vllm"
         state = "is not installed" if missing else f"does not load, as with another torch ({one_line(error)})"
         raise BadInput(
-            f"the engine vllm needs the package vllm, which {state}; on a machine with a GPU: pip install -e '.[gpu]', "
+            f"the engine vllm needs the package vllm, which {state}; on a machine with a GPU: pip install 'nextturn[vllm]', "
             "without the constraints file. Or set `engine: hf`"
         ) from None
     return vllm

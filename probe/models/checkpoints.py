@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +43,8 @@ def mark_complete(
     write_json(folder / MARKER, {"schema": SCHEMA, "step": step, **saved_by, "files": sizes})
 
 
-def why_incomplete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
-    """Return None for a complete checkpoint, else the reason why it is not complete.
-
-    Args:
-        left_out: Prefixes of file names that need not exist.
-    """
+def why_incomplete(folder: Path) -> str | None:
+    """Return None for a complete checkpoint, else the reason why it is not complete."""
     if not folder.is_dir():
         return "no such folder"
     if not (folder / MARKER).is_file():
@@ -61,8 +56,6 @@ def why_incomplete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
     except (DataError, KeyError, TypeError, ValueError, AttributeError):
         return f"its {MARKER} cannot be read"
     for name, size in sizes.items():
-        if left_out and name.startswith(left_out):
-            continue
         try:
             actual = (folder / name).stat().st_size
         except OSError:
@@ -103,50 +96,6 @@ def recorded_inputs(run_dir: Path) -> dict[str, Any]:
 def none_complete(skipped: list[tuple[Path, str]]) -> str:
     """Return a message for a folder in which `newest_complete` found none."""
     return "no complete checkpoint in it" + (f" ({skipped[0][0].name}: {skipped[0][1]})" if skipped else "")
-
-
-# What `keep` leaves out: prefixes of the names of files that only training reads.
-_TRAINING_STATE = ("optimizer", "scheduler", "scaler", "rng_state", "global_step")
-
-
-def keep(checkpoint: Path, kept: Path) -> None:
-    """Link a complete checkpoint's model files into the folder `kept`, which rotation (`save_total_limit`) does not delete.
-
-    A hard link needs no space while the checkpoint exists. Files are copied if links are impossible. A checkpoint that was
-    saved again replaces the older one.
-
-    Raises:
-        OSError: The checkpoint was deleted meanwhile, or there is no room for a copy.
-    """
-    if saved_at(kept) == saved_at(checkpoint) is not None:
-        return
-    making = kept.with_name(f".{kept.name}")
-    shutil.rmtree(making, ignore_errors=True)
-    try:
-        state = shutil.ignore_patterns(*(f"{name}*" for name in _TRAINING_STATE))
-        shutil.copytree(checkpoint, making, ignore=state, copy_function=_link)
-        if (reason := why_incomplete(making, _TRAINING_STATE)) is not None:
-            raise FileNotFoundError(f"{checkpoint} was deleted meanwhile: {reason}")
-        shutil.rmtree(kept, ignore_errors=True)
-        making.rename(kept)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without hard links
-        shutil.copy2(source, target)
-
-
-def saved_at(folder: Path) -> int | None:
-    """Return when a checkpoint was saved, in nanoseconds, or None without a marker. A kept checkpoint keeps the time."""
-    try:
-        with (folder / MARKER).open("rb") as file:  # NFS answers `stat` from a cache, but asks the server for an `open`
-            return os.fstat(file.fileno()).st_mtime_ns
-    except OSError:
-        return None
 
 
 def finish_run(run_dir: Path, step: int, recipe_sha256: str, **facts: Any) -> None:

@@ -110,7 +110,7 @@ def _local(name: str, folder: Path) -> ModelFolder:
 
 def _base_of(name: str, adapter: Path) -> Path:
     base = read_config(adapter, ADAPTER_CONFIG).get("base_model_name_or_path")
-    advice = f"set base_model_name_or_path in {adapter / ADAPTER_CONFIG} to the base model's folder"
+    advice = f"set base_model_name_or_path in {adapter / ADAPTER_CONFIG} to the base model's folder (or `probe watch --base MODEL`)"
     if not base:
         raise ModelError(f"{name}: a LoRA adapter that does not name its base; {advice}")
     # A relative path is looked up in the working directory, then in the adapter's folder.

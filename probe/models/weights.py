@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nextturn.probe.command.errors import DataError, ModelError, one_line
+from nextturn.probe.command.errors import DataError, ModelError, one_line, require
 from nextturn.probe.command.files import read_json, sha256_file
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
@@ -137,6 +137,27 @@ def count_parameters(folder: Path) -> Counter[str]:
     return counts
 
 
+def changes_nothing(folder: Path, base: Path | None) -> bool:
+    """Return True if all weights of a whole model equal those of `base`, or all B of a LoRA adapter are zero.
+
+    Reading ends at the first tensor that differs.
+    """
+    import torch
+    from safetensors import safe_open
+
+    def tensor(path: Path, name: str) -> Any:
+        with safe_open(path, framework="pt") as file:
+            return file.get_tensor(name)
+
+    own = {name: path for path in weight_files(folder) for name in read_header(path)}
+    if (folder / ADAPTER_CONFIG).is_file():
+        updates = [name for name in own if "lora_B" in name]
+        return bool(updates) and not any(tensor(own[name], name).any() for name in updates)
+    theirs = {name: path for path in weight_files(base) for name in read_header(path)} if base else {}
+    pairs = ((tensor(own[name], name), tensor(theirs[name], name)) for name in own.keys() & theirs.keys())
+    return bool(own.keys() & theirs.keys()) and all(torch.equal(mine, other.to(mine.dtype)) for mine, other in pairs)
+
+
 def refuse_quantised(folder: Path, name: str) -> None:
     """Raise ModelError if the weights are quantised, because no adapter can be merged into them."""
     kinds = sorted(set(count_parameters(folder)) - set(DTYPES))
@@ -220,6 +241,7 @@ def merge_adapter(model: Any, adapter: Path, scale: float = 1.0) -> Any:
     Raises:
         ModelError: The adapter was made for another model.
     """
+    require("peft", "lora", f"{adapter}, a LoRA adapter")
     from peft import PeftModel
     from peft.tuners.lora import LoraLayer
 

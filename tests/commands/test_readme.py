@@ -73,6 +73,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     shutil.copytree(tiny_chatml, folder / "my_model")
     shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-28")
     mark_complete(folder / "runs/demo/sft/checkpoint-28", 28)
+    shutil.copytree(tiny_chatml, folder / "runs/verl/global_step_10/actor/huggingface")
     for recipe in ("demo_data", "smollm2_data"):
         call(["nextturn", "data", f"recipes/{recipe}.yaml", "--source.n", "8"], folder)
     shutil.copytree(tiny_chatml, folder / "runs/user_smol")
@@ -146,7 +147,12 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
         assert (workplace / words[1]).is_file()  # tests/probe/test_callback.py runs the scripts
     elif words[1] == "data" and not words[3:]:
         assert (workplace / words[2]).is_file()  # tests/commands/test_recipes.py has these too
-    elif words[1] in ("data", "grpo", "users") or words[1:3] == ["probe", "run"] or (words[1] == "sft" and words[3:]):
+    elif (
+        words[1] in ("data", "grpo", "users")
+        or words[1:3] == ["probe", "run"]
+        or "--base" in words
+        or (words[1] == "sft" and words[3:])
+    ):
         call([*words, "--dry-run"], workplace)
     elif words[:2] == ["nextturn", "sft"]:
         options = ["--train.use_cpu", "true", "--tracking.to", "none"]

@@ -21,7 +21,7 @@ from nextturn.probe.command.errors import NextturnError, SettingsChanged
 from nextturn.probe.command.recipe import load_recipe, recipe_dict
 from nextturn.probe.command.sections import ProbeRecipe, ProbeSection, load_probe_recipe
 from nextturn.probe.engines.hf import HfEngine
-from nextturn.probe.models import checkpoints
+from nextturn.probe.models import layouts
 from nextturn.probe.models.checkpoints import finish_run, mark_complete
 from nextturn.probe.models.folders import fingerprint, resolve
 from nextturn.probe.plan import load_sets
@@ -210,7 +210,6 @@ def test_a_checkpoint_that_fails_stops_no_other_and_is_named_at_the_end(
         watcher(run_dir, recipe).follow()
     assert caught.value.exit_code == 1 and finished(run_dir) == ["base", "step-6"]
     shutil.rmtree(run_dir / "checkpoint-4")
-    shutil.rmtree(run_dir / "probe" / ".kept" / "step-4")
     with pytest.raises(NextturnError, match="step-2"):  # another start tries again what failed
         watcher(run_dir, recipe).follow()
 
@@ -220,14 +219,14 @@ def test_a_checkpoint_gone_before_it_was_kept_is_reported(
 ) -> None:
     for step in (2, 4):
         save(run_dir, step, tiny_chatml)
-    link = checkpoints._link
+    link = layouts.link
 
-    def rotated_meanwhile(source: str, target: str) -> None:
-        if Path(source).parent.name == "checkpoint-2":
-            shutil.rmtree(Path(source).parent, ignore_errors=True)
+    def rotated_meanwhile(source: Path, target: Path) -> None:
+        if source.parent.name == "checkpoint-2":
+            shutil.rmtree(source.parent, ignore_errors=True)
         link(source, target)
 
-    monkeypatch.setattr(checkpoints, "_link", rotated_meanwhile)
+    monkeypatch.setattr(layouts, "link", rotated_meanwhile)
     watching = watcher(run_dir, recipe)
     watching.keep_new()
     assert f"{run_dir}/checkpoint-2 could not be kept" in capsys.readouterr().out

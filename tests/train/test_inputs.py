@@ -96,7 +96,7 @@ def test_a_run_on_a_run_directory_keeps_the_checkpoint_that_it_began_with(
     used = read_json(run / "checkpoint-2" / "adapter_config.json")["base_model_name_or_path"]
     assert used == str(first / "checkpoint-2")
     watcher = Watcher(run, load_sft_recipe(recipe).probe, [], None, 1.0)  # type: ignore[arg-type]
-    assert watcher.base() == str(first / "checkpoint-2")
+    assert watcher.started_from() == str(first / "checkpoint-2")
     take_back(run, 1)
     (first / "checkpoint-2").rename(tmp_path / "elsewhere")
     with pytest.raises(SettingsChanged, match=f"model .*{first}/checkpoint-2"):

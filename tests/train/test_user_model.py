@@ -13,7 +13,8 @@ import yaml
 from nextturn.probe import watch
 from nextturn.probe.command.errors import BadInput, DataError, RecipeError, run_command
 from nextturn.probe.command.sections import load_probe_recipe
-from nextturn.probe.models.checkpoints import keep, why_incomplete
+from nextturn.probe.models.checkpoints import why_incomplete
+from nextturn.probe.models.layouts import NEXTTURN, Step, hold
 from nextturn.probe.models.user_model import USER_MODEL, UserModelInfo, user_model_info
 from nextturn.probe.run import open_model
 from nextturn.probe.text.chat import Chat
@@ -118,7 +119,7 @@ def test_a_user_model_says_what_it_is_wherever_it_goes(trained: Path, tiny_chatm
     for checkpoint in (run / "checkpoint-2", run / "checkpoint-4"):
         assert user_model_info(checkpoint) == info and why_incomplete(checkpoint) is None
         assert USER_MODEL in json.loads((checkpoint / "complete.json").read_text())["files"]
-    keep(run / "checkpoint-4", tmp_path / "kept")
+    hold(Step(4, run / "checkpoint-4", NEXTTURN), tmp_path / "kept")
     assert user_model_info(tmp_path / "kept") == user_model_info(export(str(run), tmp_path / "whole")) == info
     assert "This is a user model" in (run / "README.md").read_text()
     assert user_model_info(tiny_chatml) is None
