@@ -172,6 +172,8 @@ class RolloutTrainer(ResumableTrainer, GRPOTrainer):
         row_ids: The rows of the current prompts, which trl does not pass to a rollout function.
     """
 
+    _buffered_inputs: Any  # trl's: the micro-batches of the current generation
+
     # Relies on trl 1.16.0 (18f01b7a46c9) trl.trainer.grpo_trainer:GRPOTrainer.__init__
     #   model.add_adapter("ref", default_config)
     # Relies on trl 1.16.0 (baab615d5c7b) trl.generation.vllm_generation:VLLMGeneration._iter_named_params
@@ -259,7 +261,9 @@ class RolloutTrainer(ResumableTrainer, GRPOTrainer):
         lengths = attention_mask.sum(1)
         order = lengths.argsort(descending=True)
         multiple, experts = self.pad_to_multiple_of or 1, {"output_router_logits": True} if compute_aux_loss else {}
-        log_probs, entropies, aux_losses = [], [], []
+        log_probs: list[torch.Tensor] = []
+        entropies: list[torch.Tensor] = []
+        aux_losses: list[torch.Tensor] = []
         for rows in order.split(self.args.per_device_train_batch_size):
             longest = math.ceil(int(lengths[rows].max()) / multiple) * multiple
             # Where the tokens of each sequence are, then where its padding is.

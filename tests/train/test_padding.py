@@ -12,6 +12,7 @@ import torch
 
 from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
 
+
 class Skewed:
     """A rollout function whose samples are mostly short, with a few long ones; two of them make the same samples."""
 
@@ -22,7 +23,9 @@ class Skewed:
         draw = self.random
         starts = np.repeat(draw.integers(4, 40, len(prompts)), 8)[: len(prompts)]
         ends = np.minimum(140, np.exp(draw.normal(2.8, 0.9, len(prompts)))).astype(int) + 1
-        prompt_ids, completion_ids = ([draw.integers(9, self.vocabulary, n).tolist() for n in each] for each in (starts, ends))
+        prompt_ids, completion_ids = (
+            [draw.integers(9, self.vocabulary, n).tolist() for n in each] for each in (starts, ends)
+        )
         for ids in completion_ids[::2]:
             ids[-1] = trainer.eos_token_ids[0]  # the others were truncated
         out = {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": None}
