@@ -21,8 +21,8 @@ from nextturn.train.sections import RolloutSection
 def colocated_settings(args: Any, folder: ModelFolder, rollout: RolloutSection, probed: bool) -> dict[str, Any]:
     """Return the arguments of `vllm.LLM` with which trl's vLLM has memory for all requests that come at once.
 
-    trl sets `max_num_seqs` to the samples of one step on one process, 16 with recipes/qwen2b_grpo.yaml, whose look-ahead
-    asks for 48 at once, and leaves prefix caching to vLLM.
+    trl sets `max_num_seqs` to the samples of one generation on one process, 32 with recipes/qwen2b_grpo.yaml, whose
+    look-ahead asks for 96 at once, and leaves prefix caching to vLLM.
 
     Args:
         args: trl's GRPOConfig.

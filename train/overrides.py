@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import os
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -195,6 +196,8 @@ class RolloutTrainer(ResumableTrainer, GRPOTrainer):
         row_ids: The rows of the current prompts, which trl does not pass to a rollout function.
     """
 
+    _buffered_inputs: Any  # trl's: the micro-batches of the current generation
+
     # Relies on trl 1.16.0 (18f01b7a46c9) trl.trainer.grpo_trainer:GRPOTrainer.__init__
     #   model.add_adapter("ref", default_config)
     # Relies on trl 1.16.0 (baab615d5c7b) trl.generation.vllm_generation:VLLMGeneration._iter_named_params
@@ -226,6 +229,96 @@ class RolloutTrainer(ResumableTrainer, GRPOTrainer):
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         self.row_ids = [row["row"] for row in inputs]
         return super()._generate_and_score_completions(inputs)
+
+    # Relies on trl 1.16.0 (f824e7fb0714) trl.trainer.grpo_trainer:GRPOTrainer._prepare_inputs
+    #   inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
+    # Relies on trl 1.16.0 (80295546bbdb) trl.trainer.grpo_trainer:GRPOTrainer._compute_loss
+    #   loss = (per_token_loss * mask).sum() / mask.sum().clamp(min=1.0)
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """Return the next micro-batch. The samples of each optimizer step are sorted by length over its micro-batches.
+
+        Samples change neither their process nor their optimizer step, and their advantages are there already. The loss of a
+        step is then the same sum over its samples. Some losses also have a mean or a quantile over the tokens of each
+        micro-batch; with these, trl's order is kept.
+        """
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        by_token = self.loss_type == "bnpo" or self._entropy_bonus_enabled or self.top_entropy_quantile < 1.0
+        if self._buffered_inputs is before or by_token or self.aux_loss_enabled:
+            return inputs
+        # This many micro-batches never belong to two optimizer steps, however steps and generations overlap.
+        together = math.gcd(self.args.gradient_accumulation_steps, self.args.steps_per_generation)
+        self._buffered_inputs = _sorted_by_length(self._buffered_inputs, together)
+        return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
+    # Relies on trl 1.16.0 (ea73c3909275) trl.trainer.grpo_trainer:GRPOTrainer._get_per_token_logps_and_entropies
+    #   outputs = model(**model_inputs, labels=labels, fused_lm_head=True)
+    # Relies on trl 1.16.0 (422d009f04b6) trl.trainer.utils:add_fused_lm_head
+    #   labels = labels[:, 1:]
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        compute_aux_loss: bool = False,
+        **images: None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """Return what trl's method returns, with less padding.
+
+        trl pads prompts on the left and completions on the right, each to the longest of the generation. Here the model gets
+        the tokens of each sequence without a gap, padded on the right to the longest sequence in the forward pass. So a token
+        has the same position as at inference. Sequences of similar length are passed together, `per_device_train_batch_size`
+        at once, also in evaluation.
+
+        Args:
+            input_ids, attention_mask: [B, P + C].
+            logits_to_keep: C.
+
+        Returns:
+            Log-probabilities and entropies [B, C], 0 where the mask is 0, and the auxiliary loss of experts.
+        """
+        width, columns = input_ids.shape[1], torch.arange(input_ids.shape[1], device=input_ids.device)
+        scored = attention_mask.bool() & (columns >= width - logits_to_keep)
+        lengths = attention_mask.sum(1)
+        order = lengths.argsort(descending=True)
+        multiple, experts = self.pad_to_multiple_of or 1, {"output_router_logits": True} if compute_aux_loss else {}
+        log_probs: list[torch.Tensor] = []
+        entropies: list[torch.Tensor] = []
+        aux_losses: list[torch.Tensor] = []
+        for rows in order.split(self.args.per_device_train_batch_size):
+            longest = math.ceil(int(lengths[rows].max()) / multiple) * multiple
+            # Where the tokens of each sequence are, then where its padding is.
+            places = attention_mask[rows].argsort(dim=1, descending=True, stable=True)[:, :longest]
+            ids, mask, own = (tensor[rows].gather(1, places) for tensor in (input_ids, attention_mask, scored))
+            labels = ids.masked_fill(~own, -100)
+            with self.accelerator.autocast():
+                out = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True, **experts)
+            for values, made in ((log_probs, out.log_probs), (entropies, out.entropy if compute_entropy else None)):
+                if made is not None:
+                    back = made.new_zeros(len(rows), width).scatter(1, places[:, 1:], made)
+                    values.append(back[:, -logits_to_keep:])
+            aux_losses += [out.aux_loss] if compute_aux_loss else []
+        order = order.argsort()
+        return (
+            torch.cat(log_probs)[order],
+            torch.cat(entropies)[order] if compute_entropy else None,
+            torch.stack(aux_losses).mean() if compute_aux_loss else None,
+        )
+
+
+def _sorted_by_length(batches: Sequence[Mapping[str, torch.Tensor]], together: int) -> list[dict[str, torch.Tensor]]:
+    """Return the micro-batches of a generation, with samples sorted by length, the longest first, within each `together`."""
+    made: list[dict[str, torch.Tensor]] = []
+    for first in range(0, len(batches), together):
+        group = batches[first : first + together]
+        samples = {name: torch.cat([batch[name] for batch in group]) for name, value in group[0].items() if value.ndim}
+        lengths = samples["prompt_mask"].sum(1) + samples["completion_mask"].sum(1)
+        for rows in lengths.argsort(descending=True).split(len(group[0]["advantages"])):
+            made.append({**group[0], **{name: value[rows] for name, value in samples.items()}})
+    return made
 
 
 # Relies on trl 1.16.0 (736ae29b0838) trl.trainer.grpo_trainer:GRPOTrainer._calculate_rewards

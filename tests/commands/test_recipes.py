@@ -35,9 +35,9 @@ PLANS = {
         "unknown until `nextturn data recipes/math_collab.yaml` has run", "2 times, save_steps 0.5", "could not check probe set gpqa_diamond", "HF_HUB_OFFLINE",
     ),
     "8-qwen2b_grpo": (
-        "8 samples of each of 16 prompts: 128 at a time (4 a process x 8 x 4)",
-        # 128 x 2,048 tokens are trained, and 3 x 2 x 128 x 2,048 looked ahead.
-        "1,835,008 tokens at most a generation (262,144 trained, 1,572,864 ahead",
+        "a generation every 2 steps", "8 samples of each of 32 prompts: 256 at a time (4 a process x 8 x 8)",
+        # 256 x 2,048 tokens are trained, and 3 x 2 x 256 x 2,048 looked ahead.
+        "3,670,016 tokens at most a generation (524,288 trained, 3,145,728 ahead",
         "reference 3.51",  # 1.88 billion parameters in bfloat16
         "vllm      30% of each GPU", "under ZeRO-2",
     ),

@@ -186,15 +186,15 @@ def test_a_run_generates_and_is_probed_with_the_live_weights_in_a_vllm_that_slee
 @pytest.mark.parametrize(
     ("mode", "window", "samples", "probed", "rows"),
     [
-        ("reply", 2, 3, False, 48),  # recipes/qwen2b_grpo.yaml without its probe, on each of 8 GPUs
-        ("reply", 0, 3, False, 16),
-        ("conversation", 2, 3, False, 16),
+        ("reply", 2, 3, False, 96),  # recipes/qwen2b_grpo.yaml without its probe, on each of 8 GPUs
+        ("reply", 0, 3, False, 32),
+        ("conversation", 2, 3, False, 32),
         ("reply", 2, 100, False, RUNNING),
         ("reply", 2, 3, True, RUNNING),
     ],
 )
 def test_vllm_has_room_for_what_is_asked_at_once(mode: Any, window: int, samples: int, probed: bool, rows: int) -> None:
-    args = SimpleNamespace(per_device_train_batch_size=4, steps_per_generation=4, vllm_tensor_parallel_size=1)
+    args = SimpleNamespace(per_device_train_batch_size=4, steps_per_generation=8, vllm_tensor_parallel_size=1)
     assert rows_at_once(args, RolloutSection(mode=mode, window=window, samples=samples), probed) == rows
 
 

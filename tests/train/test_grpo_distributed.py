@@ -40,6 +40,7 @@ def shipped_with_sizes(
     sizes = {
         "max_steps": steps, "save_steps": 1, "num_generations": 4, "per_device_train_batch_size": 2,
         "max_completion_length": 24, "use_vllm": False, "learning_rate": 1e-3, "warmup_steps": 0, "eval_steps": steps, "save_total_limit": 2,
+        "generation_batch_size": None, "per_device_eval_batch_size": 2,
         **train,
     }  # fmt: skip
     return shipped(
