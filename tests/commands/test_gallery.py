@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from nextturn.probe.command.files import read_json, read_jsonl
+from nextturn.probe.command.files import read_json
 from nextturn.probe.command.recipe import load_recipe, recipe_dict
 from nextturn.probe.judges import get_judge
 from nextturn.probe.kept import samples_file
@@ -17,38 +16,6 @@ from nextturn.train.sections import SftRecipe
 from support.commands import ROOT, call
 
 GALLERY = "recipes/gallery"
-DEMO = [f"{GALLERY}/demo"]
-SMOLLM2 = [f"{GALLERY}/smollm2/{name}" for name in ("base", "sft", "grpo")]
-WANTED = [
-    ("accuracy", "lenient", ""),
-    ("clarify", "ask_when_needed", ""),
-    ("clarify", "answer_when_complete", ""),
-]
-
-
-def cell(estimate: dict[str, Any]) -> str:
-    low, high = (100 * bound for bound in estimate["ci95"])
-    return f"{100 * estimate['value']:.0f} [{low:.0f}, {high:.0f}]"
-
-
-@pytest.mark.parametrize("runs", [DEMO, SMOLLM2], ids=["demo", "demo-rl"])
-def test_the_readmes_table_of_a_demo_has_the_figures_of_the_gallery(runs: list[str], tmp_path: Path) -> None:
-    folder = ROOT / GALLERY / runs[0].split("/")[2]
-    for name in ("labels_loose", "labels"):
-        labels = ["--labels", str(folder / f"{name}.jsonl")]
-        call(["nextturn", "probe", "compare", *runs, *labels, "--out", str(tmp_path / name)], ROOT)
-    comparison, loose = (read_json(tmp_path / name / "comparison.json") for name in ("labels", "labels_loose"))
-    assert (tmp_path / "labels/report.html").is_file()
-    figures = {(row["run"], row["measure"], row["name"], row["temperature"]): row for row in comparison["figures"]}
-    corrected = {row["run"]: row["corrected"] for row in loose["correction"]["rates"] if row["set"] is None}
-    strict = [row for _, row in read_jsonl(folder / "labels.jsonl")]
-    readme = (ROOT / "README.md").read_text()
-    for run in comparison["runs"]:
-        name = run["name"]
-        genuine = sum(row["run"] == name and row["label"] == "genuine_followup" for row in strict)
-        assert sum(row["run"] == name for row in strict) == 60
-        cells = [*(cell(figures[name, *key]) for key in WANTED), cell(corrected[name]), str(genuine)]
-        assert f"| {name} | {' | '.join(cells)} |" in readme
 
 
 def test_a_demo_of_ones_own_is_measured_as_the_gallery_was() -> None:

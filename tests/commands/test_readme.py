@@ -188,9 +188,12 @@ def test_links_and_paths_on_pages_lead_somewhere() -> None:
 def test_every_recipe_and_every_page_is_named_where_readers_look() -> None:
     recipes = TEXT[ROOT / "recipes" / "README.md"]
     assert all(path.name in recipes for path in (ROOT / "recipes").glob("*.yaml"))
-    assert all(str(path.relative_to(ROOT)) in README for path in (ROOT / "docs").glob("*.md"))
+    pages = TEXT[ROOT / "docs" / "pages.md"]
+    assert "docs/pages.md" in README
+    assert all(str(path.relative_to(ROOT)) in pages for path in (ROOT / "docs").glob("*.md") if path.name != "pages.md")
 
 
 def test_readmes_are_short() -> None:
-    assert README.count("\n") <= 150
+    assert README.count("\n") <= 110 and len(README.split()) <= 950
+    assert len(TEXT[ROOT / "docs" / "results.md"].split()) <= 1600
     assert all(TEXT[ROOT / name / "README.md"].count("\n") <= 20 for name in FOLDERS)

@@ -1,0 +1,146 @@
+"""Compute the tables of README.md and docs/results.md from the samples and labels that the repository keeps.
+
+    python recipes/results/tables.py            # print the tables
+    python recipes/results/tables.py --write    # after a run was added: write SHA256SUMS and the tables of the pages
+
+A page holds a table between `<!-- table: NAME -->`, or `<!-- short table: NAME -->`, and `<!-- end of table -->`. SHA256SUMS holds the hashes of the files that the
+tables were made from. tests/commands/test_tables.py refuses a page or a file that has changed since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from pathlib import Path
+
+from nextturn.probe.command.files import read_json, read_jsonl, write_atomic
+from nextturn.probe.kept import samples_file
+from nextturn.probe.labels.correct import correct, label_files
+from nextturn.probe.report.comparison import Comparison, RunFigure, compare_runs, percent, points
+from nextturn.probe.results import FinishedRun, count_figures, load_runs
+
+ROOT = Path(__file__).resolve().parents[2]
+SUMS = ROOT / "recipes/results/SHA256SUMS"
+PAGES = ("README.md", "docs/results.md")
+SHORT = (0, 1, 2, 5, 6, 7, 8)
+HEAD = ("run", "accuracy", "change", "told in pieces", "answers when complete", "follow-up, strict", "sure only", "change", "commonest opening, greedy", "greedy turns that change when the answer is cut")  # fmt: skip
+
+# The runs of each table: names of a page, and folders; several trainings of a recipe are "A+B". Then the labels, if not beside them.
+QWEN = {name: f"recipes/results/{name}/probe" for name in ("base",)}
+DEMO = {name: f"recipes/gallery/demo/probe/{name}" for name in ("base", "step-39")}
+SMOLLM2 = {name: f"recipes/gallery/smollm2/{name}" for name in ("base", "sft", "grpo")}
+TABLES = {
+    "qwen": (QWEN, ""),
+    "demo": (DEMO, "recipes/gallery/demo/labels.jsonl"),
+    "smollm2": (SMOLLM2, "recipes/gallery/smollm2/labels.jsonl"),
+}
+
+
+def folders_of(runs: dict[str, str]) -> list[Path]:
+    """Return all folders of a table, also the probes of the cut answer."""
+    found = [ROOT / part for folder in runs.values() for part in folder.split("+")]
+    return found + [cut for folder in found if (cut := folder.with_name("cut")).is_dir()]
+
+
+def table(name: str, short: bool = False) -> str:
+    """Return a table: percent, and points for changes from the first run, with 95% intervals.
+
+    Args:
+        short: Only the columns of SHORT.
+
+    Raises:
+        ValueError: The samples of a run do not give the figures of its results.json.
+    """
+    folders, labels = TABLES[name]
+    runs = load_runs(["+".join(str(ROOT / part) for part in folder.split("+")) for folder in folders.values()])
+    for part in (part for run in runs for part in run.parts):
+        check_counts(part.folder)
+    comparison = compare_runs(runs)
+    correction = correct(runs, [ROOT / labels] if labels else label_files([], runs))
+    rows = [HEAD, ("---",) * len(HEAD)]
+    for shown, run in zip(folders, runs, strict=True):
+        figures = greedy_figures(comparison, run)
+        rate = next(rate for rate in correction.rates if (rate.run, rate.set) == (run.name, None))
+        change = next((each for each in correction.differences if (each.run, each.set) == (run.name, None)), None)
+        accuracy, opening = figures["accuracy", "lenient"], figures["followup", "opening_share"]
+        pieces = figures.get(("sharded", "sharded"))
+        rows.append((
+            shown,
+            f"{percent(accuracy.estimate)}, n = {accuracy.estimate.n}",
+            points(accuracy.changes["baseline"]) if accuracy.changes else "",
+            percent(pieces.estimate) if pieces else "not measured",
+            percent(figures["clarify", "answer_when_complete"].estimate),
+            f"{percent(rate.corrected)}, {rate.labels} labels",
+            percent(rate.sure),
+            points(change.corrected) if change else "",
+            f'{percent(opening.estimate)} "{opening.note}"',
+            changed_when_cut(run),
+        ))  # fmt: skip
+    shown_columns = SHORT if short else range(len(HEAD))
+    return "\n".join("| " + " | ".join(row[place] for place in shown_columns) + " |" for row in rows)
+
+
+def check_counts(folder: Path) -> None:
+    """Raise ValueError if the samples of a run do not give the figures of its results.json."""
+    rows = [row for _, row in read_jsonl(samples_file(folder))]
+    stored, counted = read_json(folder / "results.json"), count_figures(rows)
+    for measure in ("accuracy", "clarify", "sharded"):
+        for of_set, values in counted.get(measure, {}).items():
+            kept = stored[measure][of_set]
+            differing = [name for name in values.keys() & kept.keys() if values[name] != kept[name]]
+            if differing:
+                raise ValueError(
+                    f"{folder}: {measure} of {of_set}: {differing[0]} of samples.jsonl is not that of results.json"
+                )
+
+
+def greedy_figures(comparison: Comparison, run: FinishedRun) -> dict[tuple[str, str], RunFigure]:
+    """Return the figures of a run without decoding or with greedy decoding, those of its first set."""
+    found: dict[tuple[str, str], RunFigure] = {}
+    for figure in comparison.figures:
+        if figure.run == run.name and figure.metric.temperature in ("", "T=0.0"):
+            found.setdefault((figure.metric.measure, figure.metric.name), figure)
+    return found
+
+
+def changed_when_cut(run: FinishedRun) -> str:
+    """Return the share of greedy user turns that change when half of the answer is cut."""
+    cut = [folder for part in run.parts if (folder := part.folder.with_name("cut")).is_dir()]
+    if not cut:
+        return "not measured"
+    runs = load_runs(["+".join(map(str, cut))])
+    figure = greedy_figures(compare_runs(runs), runs[0])["perturbed", "changed_text"]
+    return f"{percent(figure.estimate)}, n = {figure.estimate.n}"
+
+
+def sums() -> str:
+    """Return the hashes of all files behind the tables, as sha256sum writes them."""
+    folders = {folder for runs, _ in TABLES.values() for folder in folders_of(runs)}
+    files = {file for folder in folders for file in folder.iterdir()} | {
+        ROOT / labels for _, labels in TABLES.values() if labels
+    }
+    hashes = {str(file.relative_to(ROOT)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    return "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
+
+
+def with_tables(page: str) -> str:
+    """Return the text of a page with its tables computed again."""
+    return re.sub(
+        r"(<!-- (short )?table: (\w+) -->\n).*?(<!-- end of table -->)",
+        lambda found: f"{found[1]}{table(found[3], short=bool(found[2]))}\n{found[4]}", page, flags=re.DOTALL,
+    )  # fmt: skip
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--write"]:
+        write_atomic(SUMS, sums())
+        for name in PAGES:
+            page = ROOT / name
+            write_atomic(page, with_tables(page.read_text(encoding="utf-8")))
+    else:
+        print("\n\n".join(table(name) for name in TABLES))
+
+
+if __name__ == "__main__":
+    main()
