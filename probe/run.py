@@ -77,10 +77,10 @@ def run_probe(
     def complete(wishes: Sequence[Reply | UserTurn]) -> list[Completion]:
         """Return the model's replies and user turns, in one round."""
         requests = [
-            Request(chat.prompt_ids(wish.messages), probe.max_answer_tokens, chat.answer_stop_ids)
+            Request(chat.prompt_ids(chat.with_tools(wish.messages)), probe.max_answer_tokens, chat.answer_stop_ids)
             if isinstance(wish, Reply)
             else Request(
-                chat.user_prefix_ids(wish.messages, probe.prefix_form),
+                chat.user_prefix_ids(chat.with_tools(wish.messages), probe.prefix_form),
                 probe.max_user_tokens, chat.stop_ids, wish.temperature, wish.seed,
             )
             for wish in wishes
@@ -93,7 +93,9 @@ def run_probe(
 
     def score(wishes: Sequence[LogP]) -> list[float | None]:
         requests = [
-            ScoreRequest(chat.user_prefix_ids(wish.messages, probe.prefix_form), chat.text_ids(wish.text))
+            ScoreRequest(
+                chat.user_prefix_ids(chat.with_tools(wish.messages), probe.prefix_form), chat.text_ids(wish.text)
+            )
             for wish in wishes
         ]
         try:
@@ -127,6 +129,7 @@ def run_probe(
         )
         rows, replies = ask_all(measures_of(sets, probe, chat), answer)
     _say_ungraded(rows)
+    _add_parts(rows, sets)
     check()
     store.write_samples(rows)
     made = {kind: [reply.tokens for wish, reply in replies if isinstance(wish, kind)] for kind in (Reply, UserTurn)}
@@ -230,6 +233,14 @@ def _user_turn(chat: Chat, completion: Completion) -> Completion:
     text = chat.user_turn(completion.text)
     cut = completion.finish == "length" and text == completion.text.strip()
     return replace(completion, text=text, finish="length" if cut else "stop")
+
+
+def _add_parts(rows: Sequence[Row], sets: Sequence[LoadedSet]) -> None:
+    """Write into rows the conversation of their item, and its values of the columns by which figures are counted apart."""
+    items = {(loaded.name, item.id): item for loaded in sets for item in loaded.items if item.cluster or item.by}
+    for row in rows:
+        if item := items.get((row["set"], row["item"])):
+            row.update({"by": dict(item.by), **({"cluster": item.cluster} if item.cluster else {})})
 
 
 def _say_ungraded(rows: Sequence[Row]) -> None:

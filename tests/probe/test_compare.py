@@ -125,11 +125,11 @@ def test_the_command_writes_files(run_folders: list[Path], tmp_path: Path, capsy
     assert len(rows) == len(data["figures"]), "one row per run and metric"
     for folder, name in zip(run_folders, ("base", "step-40", "step-80"), strict=True):
         results = read_json(folder / "results.json")
-        lenient = rows[name, "accuracy", "maths", "lenient", "", "none"]
+        lenient = rows[name, "accuracy", "maths", "lenient", "", "none", ""]
         wanted = {**results["accuracy"]["maths"]["lenient"], "n": 60}
         assert {key: lenient[key] for key in ("value", "ci95", "n")} == wanted
         cell = results["followup"]["chat"]["none"]["T=1.0"]
-        rate = rows[name, "followup", "chat", "rate", "T=1.0", "none"]
+        rate = rows[name, "followup", "chat", "rate", "T=1.0", "none", ""]
         assert (rate["value"], rate["ci95"]) == (cell["rate"], cell["ci95"])
         shown = f"{100 * cell['rate']:.1f} [{100 * cell['ci95'][0]:.1f}, {100 * cell['ci95'][1]:.1f}]"
         assert shown in page and shown in printed
