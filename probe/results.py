@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -232,20 +232,23 @@ def count_figures(rows: Sequence[Row], own: Mapping[str, OwnMeasure] | None = No
     Args:
         own: The measures that are not of this package, by name.
     """
+    by = count_by(rows, lambda of_part: _count(of_part, own))
+    return {**_count(rows, own), **({"by": by} if by else {})}
+
+
+def count_by(rows: Sequence[Row], count: Callable[[list[Row]], Any]) -> dict[str, dict[str, Any]]:
+    """Return what is counted of the rows of each value of each column, {"depth": {"2": ...}}, in natural order."""
     parts: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         for column, value in row.get("by", {}).items():
             parts[column][value].append(row)
-    counted = {
-        column: {value: _count(values[value], own) for value in sorted(values, key=natural)}
+    return {
+        column: {
+            value: count(values[value])
+            for value in sorted(values, key=lambda value: value.zfill(9) if value.isdecimal() else value)
+        }
         for column, values in parts.items()
     }
-    return {**_count(rows, own), **({"by": counted} if counted else {})}
-
-
-def natural(value: str) -> tuple[bool, int, str]:
-    """Return a key that sorts 2 before 10, and numbers before words."""
-    return (False, int(value), "") if value.isdecimal() else (True, 0, value)
 
 
 def _count(rows: Sequence[Row], own: Mapping[str, OwnMeasure] | None) -> dict[str, Any]:

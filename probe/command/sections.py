@@ -33,6 +33,7 @@ BY_JUDGE = "judge"
 
 _COLUMNS = frozenset({
     "id", "question", "answer", "solution", "choices", "prompt", "messages", "complete", "underspecified", "missing", "shards",
+    "date",
 })  # fmt: skip
 """The columns that a question set is read from."""
 
@@ -75,7 +76,7 @@ class SetSection(RecipeSection):
     turns: Literal["last", "all"] = "last"
     """Of finished conversations: the last user turn, or every one after an answer, with figures by depth; tool calls are then context."""
     by: tuple[str, ...] = ()
-    """Columns of the rows by whose values figures are counted apart, too, such as [segment]; `depth` is the number of the user turn."""
+    """Columns of the rows by whose values figures are counted apart, too, such as [segment]; also `depth` (number of the user turn), `week` (of `date`)."""
 
     def check_keys(self) -> None:
         if unknown := sorted(self.columns.keys() - _COLUMNS):

@@ -355,16 +355,12 @@ def together(messages: Any) -> Any:
 
 def tools_as_text(messages: Iterable[Message]) -> list[Message]:
     """Return a conversation with the calls and results of tools as text of the assistant's turn, for templates without tools."""
-    return together([
-        {
-            "role": "assistant" if message["role"] == "tool" else message["role"],
-            "content": "\n".join([
-                *filter(None, [message["content"]]),
-                *(json.dumps(call.get("function", call), ensure_ascii=False) for call in message.get("tool_calls") or ()),
-            ]),
-        }
-        for message in messages
-    ])  # fmt: skip
+    found = []
+    for message in messages:
+        calls = [json.dumps(call.get("function", call), ensure_ascii=False) for call in message.get("tool_calls") or ()]
+        role = "assistant" if message["role"] == "tool" else message["role"]
+        found.append({"role": role, "content": "\n".join(filter(None, [message["content"], *calls]))})
+    return together(found)
 
 
 def is_message(message: Any) -> bool:
@@ -599,15 +595,11 @@ def take_apart(conversation: Any, where: str, every: bool = False, tools: Any = 
         seen = "\n\n".join(system[: turns[last - 1]["after_system"]])
         messages = [*([{"role": "system", "content": seen}] if seen else []), *turns[: last + 1]]
         try:
-            checked = (
-                check_with_columns(messages, {"tools": tools}, where) if every else check_messages(messages, where)
-            )
+            *context, reply, actual = check_with_columns(messages, {"tools": tools if every else None}, where)
         except DataError:
             if not any(turn["role"] == "tool" or turn.get("tool_calls") for turn in turns):
                 raise
             return UNREAD_TOOLS
-        *context, reply, actual = checked
-        found.append(
-            Transcript(tuple(context), reply["content"].strip(), actual["content"].strip(), depth, opening > 0)
-        )
+        answer, turn = reply["content"].strip(), actual["content"].strip()
+        found.append(Transcript(tuple(context), answer, turn, depth, opening > 0))
     return found

@@ -175,18 +175,14 @@ LEAST = 10
 def _unexpected(comparison: Comparison) -> list[Table]:
     """Return the real user turns of each set that the last run's answers explain least, by grounding."""
     run = comparison.runs[-1]
-    rows = [row for place, row in run.rows() if row["kind"] == "actual" and not place] if run.samples else []
-    entries: dict[str, list[tuple[Sequence[str], str, Cell]]] = defaultdict(list)
-    for row in sorted((row for row in rows if row["grounding"] is not None), key=lambda row: row["grounding"]):
-        if len(entries[row["set"]]) < 3 * LEAST:
-            key = (str(row["item"]),)
-            entries[row["set"]] += [(key, name, [Part(f"{row[name]:.2f}")]) for name in ("grounding", "log_p")]
-            entries[row["set"]].append((key, "real user turn", [outside(row["user_turn"], 160)]))
-    return [
-        table
-        for name, of_set in entries.items()
-        for table in pivot(f"{name}: what users said that {run.name} expects least", "item", of_set)
-    ]
+    rows: dict[str, list[Any]] = defaultdict(list)
+    for place, row in run.rows() if run.samples else ():
+        if row["kind"] == "actual" and row["grounding"] is not None and not place:
+            texts = [outside(str(row["item"])), *(Part(f"{row[name]:.2f}") for name in ("grounding", "log_p"))]
+            rows[row["set"]].append((row["grounding"], [[part] for part in (*texts, outside(row["user_turn"], 160))]))
+    head = [[Part(name)] for name in ("item", "grounding", "log_p", "what the user said")]
+    least = {name: sorted(found, key=lambda each: each[0])[:LEAST] for name, found in rows.items()}
+    return [Table(f"{name}: expected least by {run.name}", head, [row for _, row in of]) for name, of in least.items()]
 
 
 def _correction(comparison: Comparison) -> Sequence[Table | Cell]:

@@ -264,16 +264,16 @@ class Chat:
         prompt = self.prompt_text(messages)
         self._check_shown(messages, prompt, prompt, with_thoughts=False)
 
-    def with_tools(self, messages: Sequence[Message]) -> Sequence[Message]:
+    def with_tools(self, messages: Sequence[Message]) -> list[Message]:
         """Return a conversation whose calls and results of tools are text if the template does not show them as such."""
         if not any(message["role"] == "tool" for message in messages):
-            return messages
+            return list(messages)
         try:
             self.check_prompt(messages)
         except TemplateError as error:
             say_once(f"calls and results of tools are written as text of the assistant's turn: {error}")
             return tools_as_text(messages)
-        return messages
+        return list(messages)
 
     def _check_shown(self, messages: Sequence[Message], shown: str, prompt: str, with_thoughts: bool = True) -> None:
         """Raise TemplateError if `shown`, what the template wrote, lacks a text of the messages, or the last prompt their first."""

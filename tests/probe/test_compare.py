@@ -135,7 +135,7 @@ def test_the_command_writes_files(run_folders: list[Path], tmp_path: Path, capsy
         assert shown in page and shown in printed
     samples = [[row for _, row in read_jsonl(folder / "samples.jsonl")] for folder in run_folders[:2]]
     before, after = ({row["item"]: row["lenient"] for row in some if row["kind"] == "accuracy"} for some in samples)
-    change = rows["step-40", "accuracy", "maths", "lenient", "", "none"]["changes"]["baseline"]
+    change = rows["step-40", "accuracy", "maths", "lenient", "", "none", ""]["changes"]["baseline"]
     assert change["gained_items"] == sorted(item for item in after if after[item] and not before[item])
     assert change["lost_items"] == sorted(item for item in after if before[item] and not after[item])
     assert change["gained"] == len(change["gained_items"]) > 0
