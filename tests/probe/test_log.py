@@ -85,7 +85,18 @@ def scores(split: str) -> dict[str, tuple[float, float]]:
     """Return precision and recall of the rules on the invented conversations, by figure."""
     path = ROOT / "recipes" / "support_log.jsonl"
     given = {str(row["id"]): row for _, row in read_jsonl(path) if row["split"] == split}
-    truth = {f"{key}#{turn['turn']}": turn for key, row in given.items() for turn in row["truth"] if turn["turn"] > 1}
+    truth: dict[str, dict[str, bool]] = {}
+    for key, row in given.items():
+        # The labels count messages of the user; neighbours are one turn.
+        depth, labels, before = 0, iter(row["truth"]), ""
+        for role in (message["role"] for message in row["messages"]):
+            depth += role == "user" != before
+            if role == "user":
+                label = next(labels)
+                turn = truth.setdefault(f"{key}#{depth}", {"repeats": False, "as_i_said": False})
+                truth[f"{key}#{depth}"] = {name: turn[name] or label[name] for name in turn}
+            before = role
+        del truth[f"{key}#1"]
     found = {row["item"]: row["values"] for row in read_log(path) if row["cluster"] in given}
     assert found.keys() == truth.keys()
     figures = {}
