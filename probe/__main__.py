@@ -1,4 +1,4 @@
-"""The command `nextturn probe`: run | watch | judge | compare | agreement | label | correct."""
+"""The command `nextturn probe`: run | watch | judge | compare | log | agreement | label | correct."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nextturn.probe import compare, rejudge, watch
+from nextturn.probe import compare, log, rejudge, watch
 from nextturn.probe.command.errors import BadInput, run_command
 from nextturn.probe.labels import agreement, correct, label
 from nextturn.probe.report.comparison import format_table
@@ -33,6 +33,7 @@ def main(argv: Sequence[str]) -> None:
             rejudge.__doc__,
         ),
         "compare": ("compare runs: base, SFT, RL", compare.add_arguments, compare.run, None),
+        "log": ("how often users repeat themselves in a log, without a model", log.add_arguments, log.run, log.__doc__),
         "agreement": ("check a judge against human labels", agreement.add_arguments, agreement.run, None),
         "label": ("label user turns blind", label.add_arguments, label.run, label.__doc__),
         "correct": ("rates corrected by labels, with intervals", correct.add_arguments, correct.run, correct.__doc__),

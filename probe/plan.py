@@ -127,8 +127,10 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
     else:
         # The user cannot correct a row of the hub.
         own_file = section.path and Path(section.path).exists()
+        every = section.turns == "all"
+        by = tuple(dict.fromkeys([*["depth"] * every, *section.by]))
         items = read_items(
-            path, section.instruction, section.transcript, section.columns, None if own_file else left_out
+            path, section.instruction, section.transcript, section.columns, None if own_file else left_out, every, by
         )
         if left_out:
             say(f"set {name!r}: {len(left_out)} of {len(rows)} rows left out, the first: {left_out[0]}")
@@ -232,6 +234,7 @@ def settings_of(
             "n": len(loaded.items) + len(loaded.pairs),
             "measures": list(loaded.chosen),
             **_graded_otherwise(loaded, probe.sets.get(loaded.name), answer_judge),
+            **({"by": list(loaded.section.by)} if loaded.section.by else {}),
         }
         for measure, chosen in zip(loaded.measures, loaded.chosen.values(), strict=True):
             asked[loaded.name] |= measure.settings(loaded, chosen)
@@ -309,6 +312,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
             *with_system(example.items[0].messages, probe.system_prompt),
             assistant(example.items[0].reply or "(its answer)"),
         ]
+        messages = chat.with_tools(messages)
         lines += [f"a user turn of {example.name} begins after ({probe.prefix_form} form):"]
         lines += ["  | " + line for line in chat.user_prefix_text(messages, probe.prefix_form).splitlines()]
         lines += [f"and ends at one of: {', '.join(repr(chat.tokenizer.decode([token])) for token in chat.stop_ids)}"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -50,6 +50,7 @@ class Metric(NamedTuple):
             "label:new_task" of grounding.
         temperature: Decoding of the user turns, such as "T=0.7"; "" for every other measure.
         perturbation: What was done to the answer before the user turn, or "none".
+        part: The rows that count, such as "depth 2" or "segment pro"; "": all of the set.
     """
 
     measure: str
@@ -57,6 +58,7 @@ class Metric(NamedTuple):
     name: str
     temperature: str = ""
     perturbation: str = "none"
+    part: str = ""
 
 
 # --- The schema of results.json. Its rates are {"value", "ci95"}; the number of observations stands once for several of them.
@@ -137,11 +139,9 @@ class OwnMeasure(_Frozen):
     sets: dict[str, Counted] = Field(default_factory=dict)
 
 
-class Results(_Frozen):
-    """The content of results.json; rates lie in [0, 1]. `followup` is by set, perturbation and temperature."""
+class Measured(_Frozen):
+    """What was measured, of all rows or of a part; rates lie in [0, 1]. `followup` is by set, perturbation and temperature."""
 
-    model: ModelInfo
-    settings: ProbeSettings
     accuracy: dict[str, Counted] = Field(default_factory=dict)
     clarify: dict[str, Counted] = Field(default_factory=dict)
     sharded: dict[str, Counted] = Field(default_factory=dict)
@@ -195,6 +195,28 @@ class Results(_Frozen):
         return found
 
 
+class Results(Measured):
+    """The content of results.json. `by` holds the figures by column and value, such as `by["depth"]["2"]`."""
+
+    model: ModelInfo
+    settings: ProbeSettings
+    by: dict[str, dict[str, Measured]] = Field(default_factory=dict)
+
+    def figures(self) -> dict[Metric, Estimate]:
+        """Return every number that was measured, those of all rows first."""
+        found = super().figures()
+        for column, values in self.by.items():
+            for value, measured in values.items():
+                of_part = measured.figures().items()
+                found.update((metric._replace(part=f"{column} {value}"), estimate) for metric, estimate in of_part)
+        return found
+
+
+def parts_of(row: Row) -> list[str]:
+    """Return the parts that a row counts in, such as ["depth 2", "segment pro"]."""
+    return [f"{column} {value}" for column, value in row.get("by", {}).items()]
+
+
 def _followup(perturbation: str) -> str:
     return "followup" if perturbation == "none" else "perturbed"
 
@@ -210,6 +232,26 @@ def count_figures(rows: Sequence[Row], own: Mapping[str, OwnMeasure] | None = No
     Args:
         own: The measures that are not of this package, by name.
     """
+    by = count_by(rows, lambda of_part: _count(of_part, own))
+    return {**_count(rows, own), **({"by": by} if by else {})}
+
+
+def count_by(rows: Sequence[Row], count: Callable[[list[Row]], Any]) -> dict[str, dict[str, Any]]:
+    """Return what is counted of the rows of each value of each column, {"depth": {"2": ...}}, in natural order."""
+    parts: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for column, value in row.get("by", {}).items():
+            parts[column][value].append(row)
+    return {
+        column: {
+            value: count(values[value])
+            for value in sorted(values, key=lambda value: value.zfill(9) if value.isdecimal() else value)
+        }
+        for column, values in parts.items()
+    }
+
+
+def _count(rows: Sequence[Row], own: Mapping[str, OwnMeasure] | None) -> dict[str, Any]:
     counted: dict[str, Any] = {"accuracy": {}, "clarify": {}, "followup": {}}
     groups: dict[tuple[str, str, str, float], list[Row]] = defaultdict(list)
     for row in rows:
@@ -427,12 +469,15 @@ def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
         try:
             for figure in declared[row["kind"]]:
                 if (value := figure.of(row)) is not None:
-                    values[_metric(row, figure)][cluster_of(row)].append(value)
+                    for part in ("", *parts_of(row)):
+                        values[_metric(row, figure)._replace(part=part)][cluster_of(row)].append(value)
                 if figure.less and (value := figure.less(row)) is not None:
-                    others[_metric(row, figure)][cluster_of(row)].append(float(value))
+                    for part in ("", *parts_of(row)):
+                        others[_metric(row, figure)._replace(part=part)][cluster_of(row)].append(float(value))
+
             plain_turn = row["kind"] == "followup" and row["perturbation"] == "none"
             if plain_turn and row["label"] is not None and row["grounding"] is not None:
-                grounding[row["set"]].append((str(row["item"]), row["label"], float(row["grounding"])))
+                grounding[row["set"]].append((cluster_of(row), row["label"], float(row["grounding"])))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{file}:{number}: not a row of a probe run ({error!r})") from None
     of_figures = {metric: dict(by_cluster) for metric, by_cluster in values.items()}

@@ -19,6 +19,7 @@ from nextturn.probe.command.errors import BadInput, CannotScore, DataError
 from nextturn.probe.command.files import only_process, remove_unfinished
 from nextturn.probe.command.sections import ProbeSection, ServerSection
 from nextturn.probe.command.terminal import collected, say
+from nextturn.probe.data.messages import Message
 from nextturn.probe.engines import open_engine
 from nextturn.probe.engines.base import Completion, Engine, Request, ScoreRequest
 from nextturn.probe.engines.client import Client
@@ -74,13 +75,16 @@ def run_probe(
     def collect(stream: Iterator[tuple[int, T]], total: int, what: str) -> list[T]:
         return collected(stream, total, f"probe {model.label}: {what}")
 
+    def prefix_ids(messages: Sequence[Message]) -> tuple[int, ...]:
+        return chat.user_prefix_ids(chat.with_tools(messages), probe.prefix_form)
+
     def complete(wishes: Sequence[Reply | UserTurn]) -> list[Completion]:
         """Return the model's replies and user turns, in one round."""
         requests = [
-            Request(chat.prompt_ids(wish.messages), probe.max_answer_tokens, chat.answer_stop_ids)
+            Request(chat.prompt_ids(chat.with_tools(wish.messages)), probe.max_answer_tokens, chat.answer_stop_ids)
             if isinstance(wish, Reply)
             else Request(
-                chat.user_prefix_ids(wish.messages, probe.prefix_form),
+                prefix_ids(wish.messages),
                 probe.max_user_tokens, chat.stop_ids, wish.temperature, wish.seed,
             )
             for wish in wishes
@@ -92,10 +96,7 @@ def run_probe(
         ]
 
     def score(wishes: Sequence[LogP]) -> list[float | None]:
-        requests = [
-            ScoreRequest(chat.user_prefix_ids(wish.messages, probe.prefix_form), chat.text_ids(wish.text))
-            for wish in wishes
-        ]
+        requests = [ScoreRequest(prefix_ids(wish.messages), chat.text_ids(wish.text)) for wish in wishes]
         try:
             return list(collect(stored.score(requests), len(requests), "grounding"))
         except CannotScore as error:
@@ -127,6 +128,7 @@ def run_probe(
         )
         rows, replies = ask_all(measures_of(sets, probe, chat), answer)
     _say_ungraded(rows)
+    _add_parts(rows, sets)
     check()
     store.write_samples(rows)
     made = {kind: [reply.tokens for wish, reply in replies if isinstance(wish, kind)] for kind in (Reply, UserTurn)}
@@ -230,6 +232,14 @@ def _user_turn(chat: Chat, completion: Completion) -> Completion:
     text = chat.user_turn(completion.text)
     cut = completion.finish == "length" and text == completion.text.strip()
     return replace(completion, text=text, finish="length" if cut else "stop")
+
+
+def _add_parts(rows: Sequence[Row], sets: Sequence[LoadedSet]) -> None:
+    """Write into rows the conversation of their item, and its values of the columns by which figures are counted apart."""
+    items = {(loaded.name, item.id): item for loaded in sets for item in loaded.items if item.cluster or item.by}
+    for row in rows:
+        if item := items.get((row["set"], row["item"])):
+            row.update({"by": dict(item.by), **({"cluster": item.cluster} if item.cluster else {})})
 
 
 def _say_ungraded(rows: Sequence[Row]) -> None:

@@ -25,7 +25,7 @@ STAGE = (
     ("kept.py", "plan.py", "results.py", "store.py", "run.py"),
     ("report",),
     ("labels",),
-    ("callback.py", "compare.py", "rejudge.py", "watch.py"),
+    ("callback.py", "compare.py", "log.py", "rejudge.py", "watch.py"),
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS + STAGE) for name in names}
 HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "transformers", "trl", "vllm", "wandb"}

@@ -33,6 +33,7 @@ BY_JUDGE = "judge"
 
 _COLUMNS = frozenset({
     "id", "question", "answer", "solution", "choices", "prompt", "messages", "complete", "underspecified", "missing", "shards",
+    "date",
 })  # fmt: skip
 """The columns that a question set is read from."""
 
@@ -74,10 +75,16 @@ class SetSection(RecipeSection):
     """module:function(reply, answer) that grades a reply, or `judge`: the model behind `judge_server`; default: by the kind of answer."""
     transcript: bool = False
     """The rows are finished conversations: the model's user turn is compared with the last user message, which is removed."""
+    turns: Literal["last", "all"] = "last"
+    """Of finished conversations: the last user turn, or every one after an answer, with figures by depth; tool calls are then context."""
+    by: tuple[str, ...] = ()
+    """Columns of the rows by whose values figures are counted apart, too, such as [segment]; also `depth` (number of the user turn), `week` (of `date`)."""
 
     def check_keys(self) -> None:
         if unknown := sorted(self.columns.keys() - _COLUMNS):
             raise RecipeError(f"columns.{unknown[0]}: expected one of {', '.join(sorted(_COLUMNS))}")
+        if self.turns == "all" and not self.transcript:
+            raise RecipeError("turns: all needs finished conversations (`transcript: true`)")
 
 
 class ServerSection(RecipeSection):

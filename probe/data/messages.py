@@ -7,6 +7,7 @@ A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {ro
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -88,7 +89,8 @@ def with_system(messages: tuple[Message, ...], system_prompt: str | None) -> tup
     if system_prompt is None:
         return messages
     own = messages[1:] if messages[0]["role"] == "system" else messages
-    return ({"role": "system", "content": system_prompt}, *own)
+    tools = {"tools": messages[0]["tools"]} if messages[0].get("tools") else {}
+    return ({"role": "system", "content": system_prompt, **tools}, *own)
 
 
 def assistant(content: str) -> Message:
@@ -351,6 +353,16 @@ def together(messages: Any) -> Any:
     return found
 
 
+def tools_as_text(messages: Iterable[Message]) -> list[Message]:
+    """Return a conversation with the calls and results of tools as text of the assistant's turn, for templates without tools."""
+    found = []
+    for message in messages:
+        calls = [json.dumps(call.get("function", call), ensure_ascii=False) for call in message.get("tool_calls") or ()]
+        role = "assistant" if message["role"] == "tool" else message["role"]
+        found.append({"role": role, "content": "\n".join(filter(None, [message["content"], *calls]))})
+    return together(found)
+
+
 def is_message(message: Any) -> bool:
     return isinstance(message, dict) and isinstance(message.get("content"), str)
 
@@ -456,7 +468,8 @@ def check_text(text: str, where: str) -> None:
 #
 # A support ticket, a sales call or a tutoring session ends with what a person really said. That message becomes the item's
 # `actual`, the assistant message before it its `reply`, and what stands before both the context; whatever comes after the
-# removed message goes with it.
+# removed message goes with it. With `turns: all` each user message after an answer is taken away once, so a conversation is
+# several items, and the calls and results of tools are part of the context.
 #
 # Real exports are untidy, so three things are mended: neighbours of one role are joined by a blank line, a user's or system
 # messages without text go, and system messages inside the conversation join the one at its start (those after the answer go). A
@@ -466,6 +479,7 @@ def check_text(text: str, where: str) -> None:
 
 NO_REACTION = "no user message after an answer"
 TOOLS = "a message of a tool"
+UNREAD_TOOLS = "calls of tools that cannot be read"
 EMPTY = "an answer without text"
 NO_TEXT = "a message that is more than text"
 _TOOL_ROLES = ("tool", "function", "function_call", "function_response", "observation")
@@ -473,25 +487,32 @@ _TOOL_ROLES = ("tool", "function", "function_call", "function_response", "observ
 
 @dataclass(frozen=True)
 class Transcript:
-    """A conversation in three parts: context (ends with the user), the answer, and what the user said next."""
+    """A conversation in three parts: context (ends with the user or a tool), the answer, and what the user said next.
+
+    `depth` is the number of that user turn, counted from 1.
+    """
 
     context: tuple[Message, ...]
     reply: str
     actual: str
+    depth: int
     opened: bool = False
     """The assistant spoke first; templates want a user message first, so these opening words are not in `context`."""
 
 
-def read_transcripts(path: Path, columns: Mapping[str, str] | None = None) -> list[tuple[str, Transcript]]:
-    """Return (id, transcript) of every usable conversation of a file, and print what was left out.
+def read_transcripts(
+    path: Path, columns: Mapping[str, str] | None = None, every: bool = False
+) -> list[tuple[str, dict[str, Any], list[Transcript]]]:
+    """Return (id, row, transcripts) of every usable conversation of a file, and print what was left out.
 
     Args:
         columns: See `read_rows`.
+        every: See `take_apart`.
 
     Raises:
         DataError: a row without a conversation (file:line), or a file in which none can be used.
     """
-    found: list[tuple[str, Transcript]] = []
+    found: list[tuple[str, dict[str, Any], list[Transcript]]] = []
     left_out: dict[str, list[int]] = {}
     for number, row in read_rows(path, columns):
         conversation = conversation_in(row)
@@ -500,24 +521,29 @@ def read_transcripts(path: Path, columns: Mapping[str, str] | None = None) -> li
                 f"{place(path, number)}: no conversation in it, expected `messages` with {{role, content}} or `conversations` "
                 f"with {{from, value}} (has {', '.join(row) or 'nothing'}); `columns: {{messages: NAME}}` of the set gives another name"
             )
-        transcript = take_apart(conversation, place(path, number))
-        if isinstance(transcript, str):
-            left_out.setdefault(transcript, []).append(number)
+        tools = next((row[name] for name in _TOOL_COLUMNS if row.get(name)), None)
+        transcripts = take_apart(conversation, place(path, number), every, tools)
+        if isinstance(transcripts, str):
+            left_out.setdefault(transcripts, []).append(number)
         else:
-            found.append((row_id(row, number), transcript))
+            found.append((row_id(row, number), row, transcripts))
     reasons = ", ".join(f"{len(lines)} with {why} (first: line {lines[0]})" for why, lines in left_out.items())
     if left_out and not found:
         raise DataError(f"{path}: no conversation that can be probed: {reasons}")
     if left_out:
         count = sum(map(len, left_out.values()))
         say(f"{path}: {count} of {count + len(found)} conversations left out: {reasons}")
-    if opened := sum(transcript.opened for _, transcript in found):
+    if opened := sum(transcripts[0].opened for _, _, transcripts in found):
         say(f"{path}: {opened} conversations open with the assistant; these opening words are not shown to the model")
     return found
 
 
-def take_apart(conversation: Any, where: str) -> Transcript | str:
-    """Return a conversation as a transcript, or the reason why it cannot be probed.
+def take_apart(conversation: Any, where: str, every: bool = False, tools: Any = None) -> list[Transcript] | str:
+    """Return a conversation split at its last user turn, or the reason why it cannot be probed.
+
+    Args:
+        every: Split it at every user turn after an answer, and keep the calls and results of tools.
+        tools: The row's description of its tools, which the first message then has.
 
     Raises:
         DataError: it is no list of messages, or a role has a name that is not known.
@@ -536,10 +562,16 @@ def take_apart(conversation: Any, where: str) -> Transcript | str:
                 f"{where}: message {number} has the role {role!r}, expected user or assistant (also read: {', '.join(ROLES)}); "
                 "rename the roles in the file"
             )
-        if role in _TOOL_ROLES or message.get("tool_calls"):
+        calls = message.get("tool_calls")
+        if (role in _TOOL_ROLES or calls) and not every:
             return TOOLS
+        if role in _TOOL_ROLES and role != "tool":
+            return UNREAD_TOOLS
         if not isinstance(content, str | None):
             return NO_TEXT
+        if calls or role == "tool":
+            turns.append({**message, "content": content or "", "after_system": len(system)})
+            continue
         if not content or not content.strip():
             silent |= role == "assistant"
             continue
@@ -547,18 +579,27 @@ def take_apart(conversation: Any, where: str) -> Transcript | str:
             system.append(content)
         elif turns and turns[-1]["role"] == role == "user" and silent:
             return EMPTY  # the user's messages around an empty answer are no neighbours
-        elif turns and turns[-1]["role"] == role:
+        elif turns and turns[-1]["role"] == role and not turns[-1].get("tool_calls"):
             turns[-1]["content"] += f"\n\n{content}"
         else:
             turns.append({"role": role, "content": content, "after_system": len(system)})
             silent = False
-    opened = bool(turns) and turns[0]["role"] == "assistant"
-    turns = turns[opened:]
-    last = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=0)
-    if last == 0:
+    opening = next((place for place, turn in enumerate(turns) if turn["role"] == "user"), len(turns))
+    turns = turns[opening:]
+    places = [place for place, turn in enumerate(turns) if turn["role"] == "user"]
+    if len(places) < 2:
         return NO_REACTION
-    # The author of the answer had not seen later system messages.
-    seen = "\n\n".join(system[: turns[last - 1]["after_system"]])
-    first = [{"role": "system", "content": seen}] if seen else []
-    *context, reply, actual = check_messages([*first, *turns[: last + 1]], where)
-    return Transcript(tuple(context), reply["content"].strip(), actual["content"].strip(), opened)
+    found = []
+    for depth, last in list(enumerate(places, start=1))[1 if every else -1 :]:
+        # The author of the answer had not seen later system messages.
+        seen = "\n\n".join(system[: turns[last - 1]["after_system"]])
+        messages = [*([{"role": "system", "content": seen}] if seen else []), *turns[: last + 1]]
+        try:
+            *context, reply, actual = check_with_columns(messages, {"tools": tools if every else None}, where)
+        except DataError:
+            if not any(turn["role"] == "tool" or turn.get("tool_calls") for turn in turns):
+                raise
+            return UNREAD_TOOLS
+        answer, turn = reply["content"].strip(), actual["content"].strip()
+        found.append(Transcript(tuple(context), answer, turn, depth, opening > 0))
+    return found

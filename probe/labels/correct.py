@@ -249,8 +249,8 @@ def _values_by_item(turns: Sequence[JudgedTurn]) -> dict[str, list[float]]:
 
 
 def _item(turn: JudgedTurn) -> str:
-    """Return a name of the item that is unique among all sets."""
-    return f"{turn.set} {turn.item}"
+    """Return a name of the item, or of its conversation, that is unique among all sets."""
+    return f"{turn.set} {turn.cluster}"
 
 
 def _estimate(bounds: stats.Bounds, n: int) -> Estimate:

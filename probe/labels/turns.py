@@ -14,6 +14,7 @@ from nextturn.probe.command.files import read_jsonl
 from nextturn.probe.command.terminal import visible
 from nextturn.probe.judges.verdicts import GENUINE, LABELS
 from nextturn.probe.kept import Texts, restored, samples_file, turn_hash
+from nextturn.probe.measures.base import cluster_of
 from nextturn.probe.measures.followup import NO_ANSWER
 from nextturn.probe.measures.perturb import NONE
 from nextturn.probe.results import FinishedRun
@@ -38,6 +39,7 @@ class JudgedTurn(BaseModel):
         judge: Version of the judge whose verdict is `judged`.
         cut: Generation stopped at the token limit.
         judged: The judge's label; None where the turn is unscored. Not written, because labels are given blind.
+        cluster: The conversation that the item belongs to, or the item. Not written.
     """
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, allow_inf_nan=False)
@@ -55,6 +57,7 @@ class JudgedTurn(BaseModel):
     user_turn: str
     cut: bool
     judged: str | None = Field(default=None, exclude=True)
+    cluster: str = Field(default="", exclude=True)
 
     def __str__(self) -> str:
         sample = f", sample {self.sample}" if self.sample else ""
@@ -166,6 +169,7 @@ def user_turns(run: FinishedRun) -> list[JudgedTurn]:
             weights_sha256=model.weights_sha256,
             set=str(row["set"]),
             item=str(row["item"]),
+            cluster=cluster_of(row),
             temperature=row["temperature"],
             sample=row["sample"],
             turn_sha256=row.get("turn_sha256") or turn_hash(messages, text),

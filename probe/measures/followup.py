@@ -16,7 +16,7 @@ from nextturn.probe.data.messages import Message, assistant
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.judges.verdicts import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
-from nextturn.probe.measures.base import Asking, Figure, Label, LogP, Measure, Reply, UserTurn, answer_in
+from nextturn.probe.measures.base import Asking, Figure, Label, LogP, Measure, Reply, UserTurn, answer_in, cluster_of
 from nextturn.probe.measures.perturb import NONE, parse_perturbations
 from nextturn.probe.questions.sets import Item
 from nextturn.probe.stats import Estimate, clustered_rate, mean_ci
@@ -92,13 +92,14 @@ class Followup(Measure):
 
     @classmethod
     def count(cls, rows: Sequence[Row]) -> dict[str, Any]:
-        """Return the rates of one set, perturbation and temperature. Intervals count an item's samples as one cluster."""
+        """Return the rates of one set, perturbation and temperature. Intervals count the samples of an item, and the items of a
+        conversation, as one cluster."""
         labelled = [row for row in rows if row["label"] is not None]
         genuine = [row for row in labelled if row["label"] == GENUINE]
-        rate = _clustered(clustered_rate, [(row["item"], row["label"] == GENUINE) for row in labelled])
+        rate = _clustered(clustered_rate, [(cluster_of(row), row["label"] == GENUINE) for row in labelled])
         labels = Counter(row["label"] for row in labelled)
         grounded, changed = (
-            [(row["item"], row[field]) for row in rows if row.get(field) is not None]
+            [(cluster_of(row), row[field]) for row in rows if row.get(field) is not None]
             for field in ("grounding", "changed")
         )
         return {
@@ -139,7 +140,9 @@ def likeness(rows: Sequence[Row]) -> dict[str, Any]:
     """
     # Rows of several trainings (`results.pooled`) are not compared with one another.
     worded = [
-        (str(row.get("training", "")), row["item"], tuple(words(row["user_turn"]))) for row in rows if row["user_turn"]
+        (str(row.get("training", "")), cluster_of(row), tuple(words(row["user_turn"])))
+        for row in rows
+        if row["user_turn"]
     ]
     turns, equal = Counter((training, item) for training, item, _ in worded), Counter(worded)
     trainings, wordings = Counter(training for training, *_ in worded), Counter((each[0], each[2]) for each in worded)

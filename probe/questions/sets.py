@@ -13,7 +13,8 @@ import json
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
 from typing import Any
@@ -32,6 +33,7 @@ from nextturn.probe.data.messages import (
     conversation_in,
     read_transcripts,
     row_id,
+    said_by,
     user,
 )
 from nextturn.probe.data.tables import is_saved, located, place, read_rows
@@ -68,6 +70,10 @@ class Item:
     """The texts of (A), (B), ... as asked; `answer` is then a letter, and is graded as one."""
     aliases: tuple[str, ...] = ()
     """Other answers that are right, too."""
+    cluster: str = ""
+    """The conversation that the item belongs to, if it has several; they are not independent."""
+    by: Mapping[str, str] = field(default_factory=dict)
+    """The value of each column by which figures are counted apart, too, such as {"depth": "2", "segment": "pro"}."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +92,15 @@ def read_items(
     transcript: bool = False,
     columns: Mapping[str, str] | None = None,
     left_out: list[str] | None = None,
+    every: bool = False,
+    by: Sequence[str] = (),
 ) -> list[Item]:
     """Read all items of a file.
 
     Args:
+        every: Of transcripts: each user turn after an answer is an item, with the id CONVERSATION#TURN.
+        by: Columns of the rows by which figures are counted apart, too; `depth`, the number of the user turn from 1; or `week`, the
+            ISO week of the column `date`.
         columns: See `read_rows`.
         instruction: Added to the last user message after an empty line.
         transcript: The rows are finished conversations, which are split as probe/data/messages.py describes.
@@ -102,18 +113,27 @@ def read_items(
         if instruction:
             raise DataError(f"{path}: an instruction cannot be added to a transcript, its question is answered already")
         items = [
-            Item(key, split.context, None, split.reply, split.actual) for key, split in read_transcripts(path, columns)
-        ]
+            Item(
+                f"{key}#{split.depth}" if every else key, split.context, None, split.reply, split.actual,
+                cluster=key if every else "", by=_values(row, by, split.depth),
+            )
+            for key, row, splits in read_transcripts(path, columns, every)
+            for split in splits
+        ]  # fmt: skip
     else:
         items = []
         for number, row in read_rows(path, columns):
             try:
-                items.append(_item(row, place(path, number), number))
+                item = _item(row, place(path, number), number)
+                items.append(replace(item, by=_values(row, by, len(said_by(item.messages, "user")) + 1)))
             except DataError as error:
                 if left_out is None:
                     raise
                 left_out.append(str(error))
     _check_ids(path, [item.id for item in items])
+    for name in by:
+        if not 0 < (n := len({item.by[name] for item in items if name in item.by})) <= MOST_PARTS and name != "week":
+            raise DataError(f"{path}: by: {name!r} has {n} different values, expected 1 to {MOST_PARTS}")
     return [_instructed(item, instruction) for item in items] if instruction else items
 
 
@@ -143,6 +163,24 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
             return Item(identity, (user(question),), answer, aliases=aliases)
     check_text(asked.text, where)
     return Item(identity, (user(asked.text),), asked.letter, options=asked.options)
+
+
+MOST_PARTS = 50
+
+
+def _values(row: Mapping[str, Any], by: Sequence[str], depth: int) -> dict[str, str]:
+    """Return a row's values of columns as text. A row without a value is in no part."""
+    values = {"depth": depth, "week": _week(str(row["date"])) if "week" in by and row.get("date") else None, **row}
+    values = {name: values.get(name) for name in by}
+    return {name: str(value) for name, value in values.items() if value not in (None, "") and value == value}
+
+
+def _week(written: str) -> str:
+    """Return the ISO week of a date or of a time that begins with one, such as "2026-W48"."""
+    try:
+        return "{}-W{:02}".format(*date.fromisoformat(written[:10]).isocalendar())
+    except ValueError:
+        raise DataError(f"by week: `date` is {written!r:.40}, expected a date such as 2026-11-28") from None
 
 
 _QUESTIONS = ("question", "problem", "prompt", "Question")
@@ -259,6 +297,8 @@ def choose(items: Sequence[Any], n: int | None, seed: int) -> list[Any]:
 def sets_hash(items: Sequence[Item | Pair]) -> str:
     """Return the sha256 over what is asked and how it is graded, which shows that two runs asked the same."""
     asked = [{name: value for name, value in vars(item).items() if name != "aliases" or value} for item in items]
+    for each in asked:  # these change no text and no grade
+        each.pop("cluster", None), each.pop("by", None)
     return sha256_text(json.dumps(asked, sort_keys=True, default=list))
 
 

@@ -181,8 +181,8 @@ class Comparison:
         return self._estimates.get((run, metric), NOTHING)
 
     def select(self, *measures: str, **wanted: str) -> list[RunFigure]:
-        """Return the figures of some measures whose metric has these values, such as `set="chat"`."""
-        of_measures = (figure for figure in self.figures if figure.metric.measure in measures)
+        """Return the figures of some measures whose metric has these values, such as `set="chat"`. Figures of a part are left out."""
+        of_measures = (each for each in self.figures if each.metric.measure in measures and not each.metric.part)
         items = wanted.items()
         return [figure for figure in of_measures if all(getattr(figure.metric, key) == value for key, value in items)]
 
@@ -196,6 +196,19 @@ class Comparison:
         """The figures of the main tables: the headlines of each measure, and follow-up rates with how alike the turns are."""
         turns = (figure for figure in self.select("followup") if figure.metric.name in ("rate", *LIKENESS))
         return [*(figure for figure in self.select(*self.declared) if figure.declared.headline), *turns]
+
+    @cached_property
+    def parts(self) -> list[RunFigure]:
+        """The headline figures of each part of a set, such as "depth 2", at the lowest temperature."""
+        lowest = {name: at[0] for name, at in self.decodings.items()}
+        return [
+            figure
+            for figure in self.figures
+            if (metric := figure.metric).part
+            and (metric.name == "rate" or (metric.measure in self.declared and figure.declared.headline))
+            and metric.perturbation == NONE
+            and metric.temperature in ("", lowest.get(metric.set))
+        ]
 
     @cached_property
     def decodings(self) -> dict[str, list[str]]:
@@ -217,6 +230,9 @@ class Comparison:
 
     def title(self, metric: Metric) -> str:
         """Return the name of a figure in the tables of its set."""
+        if metric.part:
+            real = "real users " if metric.measure == "actual" else ""
+            return f"{real}{self.title(metric._replace(part=''))}, {printable(metric.part, 40)}"
         if metric.measure == "followup" and metric.name in ("rate", *LIKENESS):
             return f"{LIKENESS.get(metric.name, self.followup)} {metric.temperature}"
         declared = self.declared.get(metric.measure, {}).get(metric.name)
@@ -392,7 +408,7 @@ _UNDECLARED = {name: Figure(name, shows="-") for name in ("role_consistency", "s
 
 def _opening(run: FinishedRun, metric: Metric) -> str:
     """Return the words that user turns begin with most often, beside their share."""
-    if metric.name != "opening_share":
+    if metric.name != "opening_share" or metric.part:
         return ""
     kinds = {"actual": run.results.actual}.get(metric.measure)
     cell = kinds[metric.set] if kinds else run.results.followup[metric.set][metric.perturbation][metric.temperature]
@@ -408,7 +424,7 @@ def _changes(baseline: FinishedRun, run: FinishedRun, metric: Metric) -> Iterato
     """Yield the paired differences of a figure, with what it is compared with."""
     others = [("baseline", baseline, metric)] if run is not baseline else []
     if metric.measure == "followup":
-        others.append(("actual", run, Metric("actual", metric.set, metric.name)))
+        others.append(("actual", run, Metric("actual", metric.set, metric.name, part=metric.part)))
     if metric.measure == "perturbed":
         others.append(("plain", run, metric._replace(measure="followup", perturbation="none")))
     for against, other, of_other in others:
@@ -609,12 +625,13 @@ def format_table(results: Sequence[dict[str, Any]]) -> str:
 
 def terminal_table(comparison: Comparison) -> str:
     """Return the main figures in percent with 95% intervals, a row per figure and a column per run, and notes below."""
-    metrics = list(dict.fromkeys(figure.metric for figure in comparison.main))
+    shown_figures = [*comparison.main, *comparison.parts]
+    metrics = list(dict.fromkeys(figure.metric for figure in shown_figures))
     rows = [[printable(metric.set, 20), comparison.title(metric), comparison.sizes(metric)] for metric in metrics]
     tables = []
     for start in range(0, len(comparison.runs), 4):  # four runs fit the width
         names = comparison.names[start : start + 4]
-        cells = {(figure.run, figure.metric): shown(figure) for figure in comparison.main}
+        cells = {(figure.run, figure.metric): shown(figure) for figure in shown_figures}
         columns = [[cells.get((name, metric), "-") for name in names] for metric in metrics]
         head = ["set", "percent [95% interval]", "n", *(ending(name, 19) for name in names)]
         lines = aligned([head, *([*row, *cells] for row, cells in zip(rows, columns, strict=True))])

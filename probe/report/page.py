@@ -117,6 +117,7 @@ def sections(comparison: Comparison) -> Iterator[Section]:
     controls = [*select("perturbed", name="rate"), *select("perturbed", name="changed_text")]
     turns = [figure for figure in select("followup", "perturbed", "actual") if figure.metric.name != "changed_text"]
     to_plain, to_real = (partial(difference, against=name) for name in ("plain", "actual"))
+    to_baseline_of_part = partial(difference, against="baseline")
     to_baseline = partial(difference, against="baseline", baseline=comparison.names[0])
     blocks: dict[str, Sequence[Table | Cell]] = {
         "results": _tables(comparison, main, "run", lambda figure: [*value(figure), *mark(figure, significant)]),
@@ -128,7 +129,8 @@ def sections(comparison: Comparison) -> Iterator[Section]:
         "labels": details(turns, "run turns temperature perturbation", partial(_with_bar, turns)),
         "perturbations": details(controls, "run perturbation temperature", to_plain),
         "grounding": details(select("grounding"), "run", value),
-        "actual": details(real, "run turns temperature", to_real),
+        "actual": [*details(real, "run turns temperature", to_real), *_unexpected(comparison)],
+        "parts": details(comparison.parts, "run part turns", to_baseline_of_part),
         "measured": _measured(comparison),
     }
     words: dict[str, dict[str, str]] = yaml.safe_load(packaged("report/report.yaml"))
@@ -154,7 +156,9 @@ def _tables(comparison: Comparison, figures: Sequence[RunFigure], keys: str, cel
         metric = figure.metric
         fields = {**metric._asdict(), "run": figure.run, "turns": "real" if metric.measure == "actual" else "generated"}
         column = comparison.title(metric) + (f" (n {comparison.sizes(metric)})" if keys == "run" else "")
-        if metric.name == "rate" and "temperature" in keys:
+        if metric.part:
+            column = comparison.title(metric._replace(part=""))
+        if metric.name == "rate" and "run " in keys:
             column = comparison.followup
         return [fields[key] or "-" for key in keys.split()], column, cell(figure)
 
@@ -162,6 +166,23 @@ def _tables(comparison: Comparison, figures: Sequence[RunFigure], keys: str, cel
     for name in dict.fromkeys(figure.metric.set for figure in figures):
         tables += pivot(name, keys, [entry(figure) for figure in figures if figure.metric.set == name])
     return tables
+
+
+LEAST = 10
+"""Real user turns that the list of the least expected shows for each set."""
+
+
+def _unexpected(comparison: Comparison) -> list[Table]:
+    """Return the real user turns of each set that the last run's answers explain least, by grounding."""
+    run = comparison.runs[-1]
+    rows: dict[str, list[Any]] = defaultdict(list)
+    for place, row in run.rows() if run.samples else ():
+        if row["kind"] == "actual" and row["grounding"] is not None and not place:
+            texts = [outside(str(row["item"])), *(Part(f"{row[name]:.2f}") for name in ("grounding", "log_p"))]
+            rows[row["set"]].append((row["grounding"], [[part] for part in (*texts, outside(row["user_turn"], 160))]))
+    head = [[Part(name)] for name in ("item", "grounding", "log_p", "what the user said")]
+    least = {name: sorted(found, key=lambda each: each[0])[:LEAST] for name, found in rows.items()}
+    return [Table(f"{name}: expected least by {run.name}", head, [row for _, row in of]) for name, of in least.items()]
 
 
 def _correction(comparison: Comparison) -> Sequence[Table | Cell]:
@@ -227,7 +248,7 @@ def value(figure: RunFigure) -> Cell:
         return with_interval(f"{estimate.value:.2f}" + (" [{:.2f}, {:.2f}]".format(*bounds) if bounds else ""))
     counted = metric.measure == "outcome" or metric.name == "unscored" or metric.name.startswith("label:")
     count = f" ({round((estimate.value or 0.0) * estimate.n)})" if counted else ""
-    linked = estimate.value and figure.declared.shows != "-"
+    linked = estimate.value and figure.declared.shows != "-" and not metric.part  # the page has no filter for parts
     cell = with_interval(percent(estimate) + count, address(figure) if linked else "")
     return [*cell, Part(" "), outside(figure.note)] if figure.note else cell
 
@@ -288,17 +309,17 @@ _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*[]|~$"} | {"<": "&lt;
 
 def markdown(comparison: Comparison, has_plot: bool) -> str:
     """Return comparison.md. `has_plot`: tradeoff.png lies next to it."""
-    parts = ["# Probe runs compared", f"Baseline: **{_escaped(comparison.names[0])}**."]
-    parts += [f"{_escaped(comparison.trainings, 1000)}."] if len(comparison.runs) > 1 else []
+    parts = ["# Probe runs compared", f"Baseline: **{escaped(comparison.names[0])}**."]
+    parts += [f"{escaped(comparison.trainings, 1000)}."] if len(comparison.runs) > 1 else []
     parts += ["![The trade-off](tradeoff.png)"] if has_plot else []
     forced = "> **Measured differently, compared by force:**"
-    parts += [f"{forced} {_escaped(line, 400)}" for line in comparison.differences]
+    parts += [f"{forced} {escaped(line, 400)}" for line in comparison.differences]
     for section in sections(comparison):
         parts.append(f"## {section.title}")
         for block in section.blocks:
             if isinstance(block, Table):
                 rows = [block.head, [[Part("---")]] * len(block.head), *block.rows]
-                parts += [f"### {_escaped(block.caption)}"] if block.caption else []
+                parts += [f"### {escaped(block.caption)}"] if block.caption else []
                 parts.append("\n".join(f"| {' | '.join(map(_markdown_cell, row))} |" for row in rows))
             else:
                 parts.append(_markdown_cell(block))
@@ -306,11 +327,11 @@ def markdown(comparison: Comparison, has_plot: bool) -> str:
 
 
 def _markdown_cell(cell: Cell) -> str:
-    texts = [(part.look, _escaped(part.text, part.most) if part.most else part.text) for part in cell]
+    texts = [(part.look, escaped(part.text, part.most) if part.most else part.text) for part in cell]
     return "".join(f"**{text}**" if look == "badge" else text for look, text in texts)
 
 
-def _escaped(text: str, most: int = 80) -> str:
+def escaped(text: str, most: int = 80) -> str:
     """Return text from outside as one line of Markdown without markup, of at most `most` characters."""
     return printable(text, most).translate(_MARKS)
 

@@ -316,7 +316,7 @@ def flatten(results: Results) -> dict[str, float]:
             folder, parts = f"followup{rough}", [metric.set, metric.perturbation, metric.temperature]
         elif metric.measure == "outcome":
             folder, name = "accuracy", f"outcomes/{name}"
-        key = "/".join(["probe", folder, *map(slug, parts), ""])
+        key = "/".join(["probe", folder, *map(slug, [*parts, *filter(None, [metric.part])]), ""])
         if name == "unscored":
             values[f"{key}judged"] = 1 - estimate.value
         else:

@@ -39,6 +39,7 @@ from nextturn.probe.data.messages import (
     after_thinking,
     learned,
     plain,
+    tools_as_text,
     user,
 )
 from nextturn.probe.text.grading import boxed
@@ -262,6 +263,17 @@ class Chat:
         """Raise TemplateError if the template does not show a text, a call or a tool of a prompt. It may drop former thoughts."""
         prompt = self.prompt_text(messages)
         self._check_shown(messages, prompt, prompt, with_thoughts=False)
+
+    def with_tools(self, messages: Sequence[Message]) -> list[Message]:
+        """Return a conversation whose calls and results of tools are text if the template does not show them as such."""
+        if not any(message["role"] == "tool" for message in messages):
+            return list(messages)
+        try:
+            self.check_prompt(messages)
+        except TemplateError as error:
+            say_once(f"calls and results of tools are written as text of the assistant's turn: {error}")
+            return tools_as_text(messages)
+        return list(messages)
 
     def _check_shown(self, messages: Sequence[Message], shown: str, prompt: str, with_thoughts: bool = True) -> None:
         """Raise TemplateError if `shown`, what the template wrote, lacks a text of the messages, or the last prompt their first."""

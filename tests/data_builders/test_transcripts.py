@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextturn.probe.command.errors import DataError
-from nextturn.probe.data.messages import EMPTY, NO_REACTION, NO_TEXT, TOOLS, Transcript, check_messages, take_apart
+from nextturn.probe.data.messages import EMPTY, NO_REACTION, NO_TEXT, TOOLS, check_messages, take_apart
 from nextturn.probe.questions.sets import Item, read_items
 from support.commands import ROOT
 
@@ -84,7 +84,8 @@ def test_any_split_conversation_is_valid_and_loses_nothing(turns: list[Any]) -> 
     if unanswered or not reaction:
         assert transcript == (EMPTY if unanswered else NO_REACTION)
         return
-    assert isinstance(transcript, Transcript)
+    assert isinstance(transcript, list)
+    (transcript,) = transcript
     whole = [*transcript.context, assistant(transcript.reply), user(transcript.actual)]
     assert check_messages(whole, "f:1") == tuple(whole)
     assert transcript.context[-1]["role"] == "user"

@@ -125,17 +125,17 @@ def test_the_command_writes_files(run_folders: list[Path], tmp_path: Path, capsy
     assert len(rows) == len(data["figures"]), "one row per run and metric"
     for folder, name in zip(run_folders, ("base", "step-40", "step-80"), strict=True):
         results = read_json(folder / "results.json")
-        lenient = rows[name, "accuracy", "maths", "lenient", "", "none"]
+        lenient = rows[name, "accuracy", "maths", "lenient", "", "none", ""]
         wanted = {**results["accuracy"]["maths"]["lenient"], "n": 60}
         assert {key: lenient[key] for key in ("value", "ci95", "n")} == wanted
         cell = results["followup"]["chat"]["none"]["T=1.0"]
-        rate = rows[name, "followup", "chat", "rate", "T=1.0", "none"]
+        rate = rows[name, "followup", "chat", "rate", "T=1.0", "none", ""]
         assert (rate["value"], rate["ci95"]) == (cell["rate"], cell["ci95"])
         shown = f"{100 * cell['rate']:.1f} [{100 * cell['ci95'][0]:.1f}, {100 * cell['ci95'][1]:.1f}]"
         assert shown in page and shown in printed
     samples = [[row for _, row in read_jsonl(folder / "samples.jsonl")] for folder in run_folders[:2]]
     before, after = ({row["item"]: row["lenient"] for row in some if row["kind"] == "accuracy"} for some in samples)
-    change = rows["step-40", "accuracy", "maths", "lenient", "", "none"]["changes"]["baseline"]
+    change = rows["step-40", "accuracy", "maths", "lenient", "", "none", ""]["changes"]["baseline"]
     assert change["gained_items"] == sorted(item for item in after if after[item] and not before[item])
     assert change["lost_items"] == sorted(item for item in after if before[item] and not after[item])
     assert change["gained"] == len(change["gained_items"]) > 0
