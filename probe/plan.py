@@ -28,6 +28,7 @@ from nextturn.probe.measures.sharded import Sharded
 from nextturn.probe.models import folders as models
 from nextturn.probe.models.folders import ModelFolder
 from nextturn.probe.questions.sets import HUB, choose, locate, read_items, read_pairs, remarks, sets_hash
+from nextturn.probe.stats import detectable
 from nextturn.probe.text.grading import VERSION as GRADING
 
 
@@ -269,12 +270,34 @@ def work_of(loaded: LoadedSet, probe: ProbeSection) -> Work:
     measured = zip(loaded.measures, loaded.chosen.values(), strict=True)
     answers += sum(measure.most_replies(chosen) for measure, chosen in measured)
     per_answer = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
-    per_item = per_answer * len(parse_perturbations(probe.perturbations))
-    turns = len(loaded.items) * per_item if Followup in loaded.measures else 0
+    perturbed, changes, lowest = len(loaded.items), len(parse_perturbations(probe.perturbations)) - 1, per_answer
+    if probe.n_perturbed is not None:
+        perturbed, lowest = min(probe.n_perturbed, perturbed), 1 if 0 in probe.temperatures else probe.samples
+    turns = len(loaded.items) * per_answer + perturbed * changes * lowest if Followup in loaded.measures else 0
     return Work(answers, turns, answers * probe.max_answer_tokens + turns * probe.max_user_tokens)
 
 
 # --- The plan of a run.
+
+CHANGED = 0.16
+"""Share of questions whose answer becomes right or wrong between two runs: 12 to 20% of 200 in this project's runs."""
+
+
+def power_of(accuracy: int = 0, labels: int = 0) -> str:
+    """Return what changes so many questions and labels a run are likely to miss: those found in fewer than 4 of 5 tries."""
+    sizes = ((f"n = {accuracy}: losses of accuracy", accuracy, CHANGED), (f"{labels} labels a run: changes of follow-up", labels, 0.5))
+    return "; ".join(
+        f"{what} below about {100 * detectable(n, changed):.0f} points will usually not be told from none"
+        for what, n, changed in sizes
+        if n
+    )
+
+
+def power_lines(sets: Sequence[LoadedSet]) -> list[str]:
+    """Return a line of the plan for each set with accuracy, and one for labels if user turns are measured."""
+    graded = {loaded.name: len(loaded.chosen[Accuracy.name]) for loaded in sets if Accuracy.name in loaded.chosen}
+    lines = [f"power     {name}: {power_of(accuracy=n)}" for name, n in graded.items()]
+    return lines + [f"power     {power_of(labels=60)}"] * any(Followup in loaded.measures for loaded in sets)
 
 
 def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet], unchecked: Sequence[str]) -> str:
@@ -297,6 +320,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
         lines += [f"          {loaded.name}: {remark}" for remark in loaded.remarks]
         if how := describe_grading(loaded):
             lines.append(f"graded    {loaded.name}: {how}")
+    lines += power_lines(sets)
     if probe.perturbations:
         names = [perturbation.name for perturbation in parse_perturbations(probe.perturbations)]
         lines.append(f"user turns after {', '.join(names)}")

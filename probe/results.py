@@ -27,7 +27,7 @@ from nextturn.probe.command.terminal import printable, say
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.kept import Texts, restored, samples_file, texts_in
 from nextturn.probe.measures import MEASURES
-from nextturn.probe.measures.base import Figure, Values, checked, cluster_of, count, read, subtracted
+from nextturn.probe.measures.base import Figure, by_cluster, checked, cluster_of, count, read, subtracted
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.models.checkpoints import newest_complete, numbered
 from nextturn.probe.models.folders import ModelInfo
@@ -85,6 +85,7 @@ class FollowupResults(_Frozen):
     equal: float | None = None
     opening: str = ""
     opening_share: float | None = None
+    reachable: Estimate | None = None
     grounding: Estimate | None = None
     changed_text: Estimate | None = None
 
@@ -93,6 +94,7 @@ class FollowupResults(_Frozen):
         n = self.n_judged
         return {
             "rate": Estimate(self.rate, self.ci95, n),
+            **({"reachable": self.reachable} if self.reachable else {}),
             **{f"label:{label}": share(count, n) for label, count in self.labels.items()},
             "unscored": share(sum(self.unscored.values()), self.n_total),
             "role_consistency": Estimate(self.role_consistency, None, n),
@@ -420,22 +422,23 @@ def read_samples(*paths: Path, own: Declared = ()) -> Samples | None:
 def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
     declared = {**{name: measure.figures for name, measure in MEASURES.items()}, **dict(own)}
     declared["actual"] = Followup.figures
-    values: dict[Metric, Values] = defaultdict(lambda: defaultdict(list))
+    values: dict[Metric, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    figures: dict[Metric, Figure] = {}
     grounding: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
     for file, number, row in ((path, number, row) for path, *_ in versions for number, row in read_jsonl(path)):
         try:
             for figure in declared[row["kind"]]:
                 if (value := figure.of(row)) is not None:
-                    values[_metric(row, figure)][cluster_of(row)].append(value)
+                    figures[metric := _metric(row, figure)] = figure
+                    values[metric][str(file), cluster_of(row)].append(value)
             plain_turn = row["kind"] == "followup" and row["perturbation"] == "none"
             if plain_turn and row["label"] is not None and row["grounding"] is not None:
                 grounding[row["set"]].append((str(row["item"]), row["label"], float(row["grounding"])))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{file}:{number}: not a row of a probe run ({error!r})") from None
-    of_figures = {metric: dict(by_cluster) for metric, by_cluster in values.items()}
-    minus = {(name, figure.name): figure.minus for name, of in declared.items() for figure in of if figure.minus}
-    for metric in of_figures:
-        if other := minus.get((metric.measure, metric.name)):
+    of_figures = {metric: by_cluster(figures[metric], found) for metric, found in values.items()}
+    for metric, figure in figures.items():
+        if other := figure.minus:
             of_figures[metric] = subtracted(of_figures[metric], of_figures[metric._replace(name=other)])
     return Samples(of_figures, dict(grounding))
 

@@ -94,6 +94,8 @@ class Figure:
         minus: The name of a figure that is subtracted, paired by item. Then `value` is that of what it is subtracted from.
         n: The key of results.json that says over how many rows; rows without a value do not count.
         shows: The kind of conversations that the page shows for it; default: the measure's name; "-": none.
+        any_of: An item counts once, with the largest of its values.
+        hollow: A rise of the measure's rate is hollow if this figure falls under this perturbation; "": it says nothing about that.
     """
 
     name: str
@@ -105,6 +107,8 @@ class Figure:
     minus: str = ""
     n: str = "n"
     shows: str = ""
+    any_of: bool = False
+    hollow: str = ""
 
     def of(self, row: Row) -> float | None:
         """Return the value of a row."""
@@ -122,11 +126,19 @@ Values = dict[str, list[float]]
 
 def values_of(figure: Figure, rows: Iterable[Row]) -> Values:
     """Return a figure's values by cluster, before anything is subtracted."""
-    found: Values = defaultdict(list)
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
         if (value := figure.of(row)) is not None:
-            found[cluster_of(row)].append(value)
-    return dict(found)
+            found[str(row.get("training", "")), cluster_of(row)].append(value)
+    return by_cluster(figure, found)
+
+
+def by_cluster(figure: Figure, found: Mapping[tuple[str, str], list[float]]) -> Values:
+    """Return values that are given by (training, cluster) by cluster alone."""
+    values: Values = defaultdict(list)
+    for (_, cluster), of_training in found.items():
+        values[cluster] += [max(of_training)] if figure.any_of else of_training
+    return dict(values)
 
 
 def cluster_of(row: Row) -> str:

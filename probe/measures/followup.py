@@ -16,8 +16,10 @@ from nextturn.probe.data.messages import Message, assistant
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.judges.verdicts import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
-from nextturn.probe.measures.base import Asking, Figure, Label, LogP, Measure, Reply, UserTurn, answer_in
-from nextturn.probe.measures.perturb import NONE, parse_perturbations
+from nextturn.probe.measures.base import (
+    Asking, Figure, Label, LogP, Measure, Reply, UserTurn, answer_in, mean_of, values_of,
+)  # fmt: skip
+from nextturn.probe.measures.perturb import HALF, NONE, parse_perturbations
 from nextturn.probe.questions.sets import Item
 from nextturn.probe.stats import Estimate, clustered_rate, mean_ci
 from nextturn.probe.text.words import words
@@ -29,8 +31,15 @@ NEUTRAL = "Ok."
 same for every model and item."""
 
 
+def _genuine(row: Row) -> bool | None:
+    return None if row["label"] is None else row["label"] == GENUINE
+
+
 class Followup(Measure):
-    """The model's own next turn as the user, labelled by a judge."""
+    """The model's own next turn as the user, labelled by a judge.
+
+    `reachable` is the share of items of which any judged turn is genuine; it is counted where items have several samples.
+    """
 
     takes = "any"
     kinds = {
@@ -38,7 +47,12 @@ class Followup(Measure):
         "actual": "real user turn",
     }
     replies = 0
-    figures = (Figure("rate", lambda row: None if row["label"] is None else row["label"] == GENUINE),)
+    figures = (
+        Figure("rate", _genuine),
+        Figure("reachable", _genuine, any_of=True),
+        Figure("grounding", lambda row: row.get("grounding"), unit="number", headline=False, hollow=NONE, shows="-"),
+        Figure("changed_text", lambda row: row.get("changed"), headline=False, hollow=HALF),
+    )
 
     def ask(self, item: Item) -> Asking:
         """Let the model speak as the user after its answer and after each change of it, then ask the judge."""
@@ -78,12 +92,15 @@ class Followup(Measure):
 
         Per perturbation there is one greedy turn, and `samples` turns per temperature above 0. A turn after a reply without an
         answer stays unscored. A sample has the same seed under all perturbations, so that only the changed answer can change it.
+        With `n_perturbed` only the first items are perturbed, at the lowest temperature.
         """
-        answer = answer_in(reply)
-        for perturbation in parse_perturbations(self.probe.perturbations):
+        answer, n = answer_in(reply), self.probe.n_perturbed
+        is_perturbed = n is None or any(item.id == item_id for item in self.set.items[:n])
+        for perturbation in parse_perturbations(self.probe.perturbations if is_perturbed else ()):
             shown = reply if answer is None else perturbation.apply(answer, self.chat.tokenizer)
             messages = [*prompt, assistant(shown)]
-            for temperature in self.probe.temperatures:
+            plain = n is None or perturbation.name == NONE
+            for temperature in self.probe.temperatures if plain else (min(self.probe.temperatures),):
                 for sample in range(self.probe.samples if temperature > 0 else 1):
                     yield self.row(
                         item_id, messages, "followup", unscored=NO_ANSWER if answer is None else None,
@@ -101,6 +118,7 @@ class Followup(Measure):
             [(row["item"], row[field]) for row in rows if row.get(field) is not None]
             for field in ("grounding", "changed")
         )
+        reachable = mean_of(values_of(cls.figures[1], rows))
         return {
             "n_total": len(rows),
             "n_judged": len(labelled),
@@ -110,6 +128,7 @@ class Followup(Measure):
             "unscored": dict(sorted(Counter(row["unscored"] for row in rows if row["label"] is None).items())),
             "role_consistency": _share(sum(row["label"] in ROLE_CONSISTENT for row in labelled), len(labelled)),
             "specificity": _share(sum(bool(row["specific"]) for row in genuine), len(genuine)),
+            **({"reachable": vars(reachable)} if any(row["sample"] for row in rows) else {}),
             **likeness(rows),
             "grounding": _clustered(mean_ci, grounded) if grounded else None,
             "changed_text": _clustered(clustered_rate, changed) if changed else None,

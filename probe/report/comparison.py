@@ -25,9 +25,10 @@ from nextturn.probe.command.terminal import aligned, printable
 from nextturn.probe.judges.verdicts import GENUINE, ROUGH, followup_name, in_order
 from nextturn.probe.kept import samples_file
 from nextturn.probe.measures.base import Figure
+from nextturn.probe.measures.followup import Followup
 from nextturn.probe.measures.perturb import NONE
 from nextturn.probe.results import FinishedRun, Metric, Results, Samples, run_names
-from nextturn.probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
+from nextturn.probe.stats import NOTHING, Estimate, PairedDifference, auc, best_by_chance, mean_ci, paired_difference
 from nextturn.probe.text.chat import UNKNOWN
 
 # --- What a comparison consists of.
@@ -136,6 +137,11 @@ ALIKE, OPEN_ALIKE = 0.04, 0.5
 in a fifth of the turns makes 4% of pairs equal."""
 LIKENESS = {"opening_share": "commonest opening", "equal": "two turns equal"}
 """The figures beside every follow-up rate: how alike the user turns are."""
+OF_TURNS = {figure.name: figure for figure in Followup.figures}
+"""What the follow-up measure declares."""
+GREEDY = "T=0.0"
+GATED = {"accuracy": ("accuracy", "lenient", ""), "followup": ("followup", "rate", GREEDY)}
+"""Short names of figures of each set: measure, figure and temperature."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +200,8 @@ class Comparison:
     @cached_property
     def main(self) -> list[RunFigure]:
         """The figures of the main tables: the headlines of each measure, and follow-up rates with how alike the turns are."""
-        turns = (figure for figure in self.select("followup") if figure.metric.name in ("rate", *LIKENESS))
+        names = {*LIKENESS, *(name for name, figure in OF_TURNS.items() if figure.headline)}
+        turns = (figure for figure in self.select("followup") if figure.metric.name in names)
         return [*(figure for figure in self.select(*self.declared) if figure.declared.headline), *turns]
 
     @cached_property
@@ -217,8 +224,8 @@ class Comparison:
 
     def title(self, metric: Metric) -> str:
         """Return the name of a figure in the tables of its set."""
-        if metric.measure == "followup" and metric.name in ("rate", *LIKENESS):
-            return f"{LIKENESS.get(metric.name, self.followup)} {metric.temperature}"
+        if metric.measure == "followup":
+            return f"{ {**LIKENESS, 'rate': self.followup}.get(metric.name, metric.name)} {metric.temperature}"
         declared = self.declared.get(metric.measure, {}).get(metric.name)
         return (declared and declared.title) or metric.name
 
@@ -234,6 +241,59 @@ class Comparison:
         rate = self.correction.rate(run, metric.set, metric.temperature) if self.correction else None
         return rate.corrected if rate else self.estimate(run, metric)
 
+    def change(self, figure: RunFigure) -> Estimate:
+        """Return the change of a figure against the baseline, of a follow-up rate by labels where both runs have labels."""
+        place = (figure.run, figure.metric.set, figure.metric.temperature)
+        by_labels = self.correction.differences if self.correction and _is_rate(figure.metric) else ()
+        found = (each.corrected for each in by_labels if (each.run, each.set, each.temperature) == place)
+        return next(found, figure.changes.get("baseline", NOTHING))
+
+    @cached_property
+    def hollow(self) -> dict[str, dict[str, list[RunFigure]]]:
+        """The follow-up gains at T=0 that are hollow, by set and run: the rate rises while these figures fall.
+
+        Both by intervals that leave out 0. Which figures ought not to fall is declared; one that was not measured says nothing.
+        """
+        found: dict[str, dict[str, list[RunFigure]]] = defaultdict(dict)
+        greedy = self.select("followup", "perturbed", temperature=GREEDY)
+        for rate in greedy:
+            if _is_rate(rate.metric) and (self.change(rate).ci95 or (0.0,))[0] > 0:
+                of_run = (each for each in greedy if (each.run, each.metric.set) == (rate.run, rate.metric.set))
+                guards = (each for each in of_run if each.declared.hollow == each.metric.perturbation)
+                if fell := [each for each in guards if (self.change(each).ci95 or (0.0, 0.0))[1] < 0]:
+                    found[rate.metric.set][rate.run] = fell
+        return dict(found)
+
+    @cached_property
+    def best_by_chance(self) -> dict[str, dict[str, float]]:
+        """How far the best of several equal runs lies above the baseline by chance, by set and short name of the figure."""
+        found: dict[str, dict[str, float]] = defaultdict(dict)
+        for name, (measure, figure, decoding) in GATED.items() if len(self.runs) > 2 else ():
+            for set_name in dict.fromkeys(each.metric.set for each in self.select(measure)):
+                runs = self.select(measure, set=set_name, name=figure, temperature=decoding)
+                if changes := [change for each in runs if each.run != self.names[0] and (change := self.change(each)).n]:
+                    found[set_name][name] = best_by_chance(changes)
+        return dict(found)
+
+    @property
+    def on_gains(self) -> Iterator[str]:
+        """Lines on what a gain is worth: hollow ones, and what the best of several runs shows by chance."""
+        for name, runs in self.hollow.items():
+            for run, fell in runs.items():
+                figures = (
+                    f"{each.metric.name} {points(self.change(each), each.declared.unit)}"
+                    + (f" ({each.metric.perturbation})" if each.metric.perturbation != NONE else "")
+                    for each in fell
+                )
+                yield f"hollow: the follow-up of {run} on {printable(name)} rises and {', '.join(figures)} falls at T=0"
+        chance = (
+            f"{figure} on {printable(name)} {100 * value:+.1f}"
+            for name, of_set in self.best_by_chance.items()
+            for figure, value in of_set.items()
+        )
+        if listed := ", ".join(chance):
+            yield f"the best of {len(self.runs) - 1} equal runs shows by chance alone, in points: {listed}"
+
     @cached_property
     def as_judged(self) -> list[str]:
         """The runs whose change in follow-up is the judge's, because not both runs have labels."""
@@ -248,7 +308,7 @@ class Comparison:
         def pattern(run: str, name: str) -> Pattern:
             decodings = self.decodings[name]
             found = pattern_of({at: self.corrected(run, Metric("followup", name, "rate", at)) for at in decodings})
-            by_judge_alone = not self.is_labelled(run) and (self.followup == ROUGH or name in self.unusable)
+            by_judge_alone = not self.is_labelled(run) and self.needs_labels(name)
             return replace(found, name=NEEDS_LABELS) if by_judge_alone else found
 
         return {name: {run: pattern(run, name) for run in self.names} for name in self.decodings}
@@ -260,6 +320,10 @@ class Comparison:
         found = {run: {of_set[run].name for of_set in self.patterns.values()} for run in self.names}
         clear = {run: names & CLEAR or names & {NEEDS_LABELS} for run, names in found.items()}
         return {run: "context-bound" if len(names) > 1 else "".join(names) or "unclear" for run, names in clear.items()}
+
+    def needs_labels(self, name: str) -> bool:
+        """Return True if the judge alone says nothing reliable about a set."""
+        return self.followup == ROUGH or name in self.unusable
 
     def is_labelled(self, run: str) -> bool:
         """Return True if the follow-up rates of a run are corrected by labels."""
@@ -386,8 +450,12 @@ def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
     )
 
 
-_UNDECLARED = {name: Figure(name, shows="-") for name in ("role_consistency", "specificity", *LIKENESS)}
-"""Figures of user turns whose conversations no filter of the page selects."""
+_UNDECLARED = {name: Figure(name, shows="-") for name in ("role_consistency", "specificity", *LIKENESS)} | OF_TURNS
+"""Figures of user turns; those that no measure declares have no conversations that a filter of the page selects."""
+
+
+def _is_rate(metric: Metric) -> bool:
+    return metric.measure == "followup" and metric.name == "rate"
 
 
 def _opening(run: FinishedRun, metric: Metric) -> str:
@@ -552,6 +620,11 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             }
             for figure in comparison.figures
         ],
+        "hollow": {
+            name: {run: [each.metric.name for each in fell] for run, fell in runs.items()}
+            for name, runs in comparison.hollow.items()
+        },
+        "best_by_chance": comparison.best_by_chance,
         "patterns": {"low": LOW, "sets": sets, "overall": comparison.overall},
         "correction": plain(comparison.correction),
         "as_judged": comparison.as_judged,
@@ -635,6 +708,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     shares = [f"{figure.run} {figure.estimate.value:.0%} of {figure.metric.set}" for figure in cut]
     if shares:
         yield f"answers that reached the token limit without a marked answer: {printable(', '.join(shares), 1000)}"
+    yield from comparison.on_gains
     yield from comparison.graders
     if note := comparison.judge_note():
         yield f"judge: {note}"
