@@ -17,7 +17,7 @@ from nextturn.probe.command.files import write_atomic, write_json
 from nextturn.probe.kept import add_questions_argument
 from nextturn.probe.labels.correct import correction_table, with_labels
 from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, plain, terminal_table
-from nextturn.probe.report.gate import gate_of, gate_table, refuse
+from nextturn.probe.report.gate import ENDS, gate_of, gate_table
 from nextturn.probe.report.plot import draw_tradeoff
 from nextturn.probe.results import load_runs
 
@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--wandb", metavar="PROJECT", help="also show the comparison in this project of wandb")
     parser.add_argument("--force", action="store_true", help="compare runs that were measured differently")
-    bound = "a gate: the {} of each set, or of SET.FIGURE, must {} POINTS against the baseline; can be repeated"
-    for name, figure, must in (("keep", "accuracy", "lose no more than"), ("gain", "followup", "gain at least")):
-        example = {"metavar": f"{figure}=POINTS", "help": bound.format(figure, must)}
-        parser.add_argument(f"--{name}", action="append", default=[], **example)
+    keep = "a gate: most points that a figure of each set, or SET.FIGURE, may lose; can be repeated"
+    parser.add_argument("--keep", action="append", default=[], metavar="accuracy=-3", help=keep)
+    gain = "fewest points that it must gain; exit code 4: lost, 3: cannot tell"
+    parser.add_argument("--gain", action="append", default=[], metavar="followup=5", help=gain)
     add_questions_argument(parser)
 
 
@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace) -> None:
     if keep or gain:
         gate = gate_of(comparison, keep, gain)
         print(f"\n{gate_table(gate)}")
-        refuse(gate)
+        if gate.verdict in ENDS:
+            raise ENDS[gate.verdict](f"gate: {gate.verdict} ({gate.run} against {gate.baseline})")
 
 
 def compare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -283,21 +283,21 @@ CHANGED = 0.16
 """Share of questions whose answer becomes right or wrong between two runs: 12 to 20% of 200 in this project's runs."""
 
 
-def power_of(accuracy: int = 0, labels: int = 0) -> str:
-    """Return what changes so many questions and labels a run are likely to miss: those found in fewer than 4 of 5 tries."""
-    sizes = ((f"n = {accuracy}: losses of accuracy", accuracy, CHANGED), (f"{labels} labels a run: changes of follow-up", labels, 0.5))
-    return "; ".join(
-        f"{what} below about {100 * detectable(n, changed):.0f} points will usually not be told from none"
-        for what, n, changed in sizes
-        if n
-    )
+def power_lines(sets: Sequence[LoadedSet | None], labels: int = 60) -> Iterator[str]:
+    """Yield which changes are likely to be missed: those that are found in fewer than 4 of 5 tries.
 
-
-def power_lines(sets: Sequence[LoadedSet]) -> list[str]:
-    """Return a line of the plan for each set with accuracy, and one for labels if user turns are measured."""
-    graded = {loaded.name: len(loaded.chosen[Accuracy.name]) for loaded in sets if Accuracy.name in loaded.chosen}
-    lines = [f"power     {name}: {power_of(accuracy=n)}" for name, n in graded.items()]
-    return lines + [f"power     {power_of(labels=60)}"] * any(Followup in loaded.measures for loaded in sets)
+    Args:
+        sets: Sets of a plan; those with accuracy get a line. None is out of reach.
+        labels: Labels of each run, if a set measures user turns or there are no sets.
+    """
+    loaded = [each for each in sets if each]
+    graded = {each.name: len(each.chosen[Accuracy.name]) for each in loaded if Accuracy.name in each.chosen}
+    sizes = [(f"{name}: n = {n}: a loss of accuracy", n, CHANGED) for name, n in graded.items()]
+    if not sets or any(Followup in each.measures for each in loaded):
+        sizes.append((f"{labels} labels a run: a change of follow-up", labels, 0.5))
+    for what, n, changed in sizes:
+        points = 100 * detectable(n, changed)
+        yield f"power     {what} below about {points:.0f} points will usually not be told from none"
 
 
 def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet], unchecked: Sequence[str]) -> str:

@@ -86,6 +86,7 @@ class FollowupResults(_Frozen):
     opening: str = ""
     opening_share: float | None = None
     reachable: Estimate | None = None
+    n_items: int = 0
     grounding: Estimate | None = None
     changed_text: Estimate | None = None
 
@@ -94,7 +95,7 @@ class FollowupResults(_Frozen):
         n = self.n_judged
         return {
             "rate": Estimate(self.rate, self.ci95, n),
-            **({"reachable": self.reachable} if self.reachable else {}),
+            **({"reachable": replace(self.reachable, n=self.n_items)} if self.reachable else {}),
             **{f"label:{label}": share(count, n) for label, count in self.labels.items()},
             "unscored": share(sum(self.unscored.values()), self.n_total),
             "role_consistency": Estimate(self.role_consistency, None, n),

@@ -284,9 +284,8 @@ def best_by_chance(changes: Sequence[Estimate]) -> float:
     Half of the variance of a change is the baseline's, which all runs share. The largest of k normal values is Blom's (1958).
     """
     k = len(changes)
-    errors = [(change.ci95[1] - change.ci95[0]) / (2 * Z95) for change in changes if change.ci95]
-    mean = math.fsum(errors) / len(errors) if errors else 0.0
-    return mean / math.sqrt(2) * NormalDist().inv_cdf((k - 0.375) / (k + 0.25))
+    error = math.fsum((change.ci95[1] - change.ci95[0]) / (2 * Z95) for change in changes if change.ci95) / k
+    return error / math.sqrt(2) * NormalDist().inv_cdf((k - 0.375) / (k + 0.25))
 
 
 def mcnemar(gained: int, lost: int) -> float:

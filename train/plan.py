@@ -389,7 +389,7 @@ class RunPlan:
                 f"probe     {set_name}: {work.answers:,} answers, {work.user_turns:,} user turns, "
                 f"{work.tokens:,} tokens at most per checkpoint"
             )
-        yield from power_lines([loaded for loaded in within_reach.values() if loaded])
+        yield from power_lines(list(within_reach.values()))
 
 
 def _calls(role: RoleSection, calls: int) -> str:

@@ -9,19 +9,16 @@ what the user really said, which is judged in the same way (rows of the kind "ac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nextturn.probe.data.messages import Message, assistant
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.judges.verdicts import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
-from nextturn.probe.measures.base import (
-    Asking, Figure, Label, LogP, Measure, Reply, UserTurn, answer_in, mean_of, values_of,
-)  # fmt: skip
+from nextturn.probe.measures.base import Asking, Figure, Label, LogP, Measure, Reply, UserTurn, answer_in, count
 from nextturn.probe.measures.perturb import HALF, NONE, parse_perturbations
 from nextturn.probe.questions.sets import Item
-from nextturn.probe.stats import Estimate, clustered_rate, mean_ci
 from nextturn.probe.text.words import words
 
 NO_ANSWER = "no_answer"
@@ -49,8 +46,8 @@ class Followup(Measure):
     replies = 0
     figures = (
         Figure("rate", _genuine),
-        Figure("reachable", _genuine, any_of=True),
-        Figure("grounding", lambda row: row.get("grounding"), unit="number", headline=False, hollow=NONE, shows="-"),
+        Figure("reachable", _genuine, "reachable", n="n_items", any_of=True),
+        Figure("grounding", lambda row: row.get("grounding"), unit="number", headline=False, hollow=NONE),
         Figure("changed_text", lambda row: row.get("changed"), headline=False, hollow=HALF),
     )
 
@@ -112,26 +109,21 @@ class Followup(Measure):
         """Return the rates of one set, perturbation and temperature. Intervals count an item's samples as one cluster."""
         labelled = [row for row in rows if row["label"] is not None]
         genuine = [row for row in labelled if row["label"] == GENUINE]
-        rate = _clustered(clustered_rate, [(row["item"], row["label"] == GENUINE) for row in labelled])
         labels = Counter(row["label"] for row in labelled)
-        grounded, changed = (
-            [(row["item"], row[field]) for row in rows if row.get(field) is not None]
-            for field in ("grounding", "changed")
-        )
-        reachable = mean_of(values_of(cls.figures[1], rows))
+        counted = count(cls.figures, rows)
         return {
             "n_total": len(rows),
             "n_judged": len(labelled),
-            "rate": rate["value"],
-            "ci95": rate["ci95"],
+            "rate": counted["rate"]["value"],
+            "ci95": counted["rate"]["ci95"],
             "labels": {label: labels[label] for label in LABELS},
             "unscored": dict(sorted(Counter(row["unscored"] for row in rows if row["label"] is None).items())),
             "role_consistency": _share(sum(row["label"] in ROLE_CONSISTENT for row in labelled), len(labelled)),
             "specificity": _share(sum(bool(row["specific"]) for row in genuine), len(genuine)),
-            **({"reachable": vars(reachable)} if any(row["sample"] for row in rows) else {}),
+            **({key: counted[key] for key in ("reachable", "n_items")} if any(row["sample"] for row in rows) else {}),
             **likeness(rows),
-            "grounding": _clustered(mean_ci, grounded) if grounded else None,
-            "changed_text": _clustered(clustered_rate, changed) if changed else None,
+            "grounding": counted["grounding"] if counted["grounding"]["value"] is not None else None,
+            "changed_text": counted["changed_text"] if counted["changed_text"]["value"] is not None else None,
         }
 
 
@@ -167,11 +159,6 @@ def likeness(rows: Sequence[Row]) -> dict[str, Any]:
     openings = Counter(" ".join(said[:2]) for *_, said in worded if said)
     opening, count = openings.most_common(1)[0] if openings else ("", 0)
     return {"equal": _share(alike, pairs), "opening": opening, "opening_share": _share(count, len(worded))}
-
-
-def _clustered(estimate: Callable[..., Estimate], values: Sequence[tuple[str, float]]) -> dict[str, Any]:
-    """Return {"value", "ci95"} of (item, value) pairs, clustered by item."""
-    return estimate([float(value) for _, value in values], [item for item, _ in values]).as_json()
 
 
 def _share(count: int, n: int) -> float | None:

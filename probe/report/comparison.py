@@ -137,11 +137,12 @@ ALIKE, OPEN_ALIKE = 0.04, 0.5
 in a fifth of the turns makes 4% of pairs equal."""
 LIKENESS = {"opening_share": "commonest opening", "equal": "two turns equal"}
 """The figures beside every follow-up rate: how alike the user turns are."""
-OF_TURNS = {figure.name: figure for figure in Followup.figures}
-"""What the follow-up measure declares."""
-GREEDY = "T=0.0"
-GATED = {"accuracy": ("accuracy", "lenient", ""), "followup": ("followup", "rate", GREEDY)}
-"""Short names of figures of each set: measure, figure and temperature."""
+TURNS = {figure.name: figure for figure in Followup.figures}
+"""The figures that the follow-up measure declares."""
+SHORT = {("accuracy", "lenient", ""): "accuracy", ("followup", "rate", "T=0.0"): "followup"}
+"""Short names of the figures of a set that a gate names, by measure, figure and temperature."""
+HEADS = LIKENESS | {figure.name: figure.title for figure in Followup.figures if figure.headline}
+"""The figures of user turns in the main tables, with their titles; the rate is named after its judge."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,7 @@ class Comparison:
     @cached_property
     def main(self) -> list[RunFigure]:
         """The figures of the main tables: the headlines of each measure, and follow-up rates with how alike the turns are."""
-        names = {*LIKENESS, *(name for name, figure in OF_TURNS.items() if figure.headline)}
-        turns = (figure for figure in self.select("followup") if figure.metric.name in names)
+        turns = (figure for figure in self.select("followup") if figure.metric.name in HEADS)
         return [*(figure for figure in self.select(*self.declared) if figure.declared.headline), *turns]
 
     @cached_property
@@ -224,8 +224,8 @@ class Comparison:
 
     def title(self, metric: Metric) -> str:
         """Return the name of a figure in the tables of its set."""
-        if metric.measure == "followup":
-            return f"{ {**LIKENESS, 'rate': self.followup}.get(metric.name, metric.name)} {metric.temperature}"
+        if metric.measure == "followup" and metric.name in HEADS:
+            return f"{HEADS[metric.name] or self.followup} {metric.temperature}"
         declared = self.declared.get(metric.measure, {}).get(metric.name)
         return (declared and declared.title) or metric.name
 
@@ -244,55 +244,43 @@ class Comparison:
     def change(self, figure: RunFigure) -> Estimate:
         """Return the change of a figure against the baseline, of a follow-up rate by labels where both runs have labels."""
         place = (figure.run, figure.metric.set, figure.metric.temperature)
-        by_labels = self.correction.differences if self.correction and _is_rate(figure.metric) else ()
+        is_rate = (figure.metric.measure, figure.metric.name) == ("followup", "rate")
+        by_labels = self.correction.differences if self.correction and is_rate else ()
         found = (each.corrected for each in by_labels if (each.run, each.set, each.temperature) == place)
         return next(found, figure.changes.get("baseline", NOTHING))
 
     @cached_property
-    def hollow(self) -> dict[str, dict[str, list[RunFigure]]]:
-        """The follow-up gains at T=0 that are hollow, by set and run: the rate rises while these figures fall.
+    def hollow(self) -> dict[tuple[str, str], list[RunFigure]]:
+        """The hollow follow-up gains at T=0, by (run, set): the rate rises, and these figures fall that should not.
 
-        Both by intervals that leave out 0. Which figures ought not to fall is declared; one that was not measured says nothing.
+        Both by intervals that leave out 0. Measures declare which figures these are; one that was not measured says nothing.
         """
-        found: dict[str, dict[str, list[RunFigure]]] = defaultdict(dict)
-        greedy = self.select("followup", "perturbed", temperature=GREEDY)
-        for rate in greedy:
-            if _is_rate(rate.metric) and (self.change(rate).ci95 or (0.0,))[0] > 0:
-                of_run = (each for each in greedy if (each.run, each.metric.set) == (rate.run, rate.metric.set))
-                guards = (each for each in of_run if each.declared.hollow == each.metric.perturbation)
-                if fell := [each for each in guards if (self.change(each).ci95 or (0.0, 0.0))[1] < 0]:
-                    found[rate.metric.set][rate.run] = fell
+        found: dict[tuple[str, str], list[RunFigure]] = defaultdict(list)
+        greedy = self.select("followup", "perturbed", temperature="T=0.0")
+        ends = [(each, each.run, each.metric.set, self.change(each).ci95 or (0.0, 0.0)) for each in greedy]
+        risen = {(run, name) for each, run, name, (low, _) in ends if short_name(each.metric) and low > 0}
+        for each, run, name, (_, high) in ends:
+            if each.declared.hollow == each.metric.perturbation and high < 0 and (run, name) in risen:
+                found[run, name].append(each)
         return dict(found)
 
     @cached_property
-    def best_by_chance(self) -> dict[str, dict[str, float]]:
-        """How far the best of several equal runs lies above the baseline by chance, by set and short name of the figure."""
-        found: dict[str, dict[str, float]] = defaultdict(dict)
-        for name, (measure, figure, decoding) in GATED.items() if len(self.runs) > 2 else ():
-            for set_name in dict.fromkeys(each.metric.set for each in self.select(measure)):
-                runs = self.select(measure, set=set_name, name=figure, temperature=decoding)
-                if changes := [change for each in runs if each.run != self.names[0] and (change := self.change(each)).n]:
-                    found[set_name][name] = best_by_chance(changes)
-        return dict(found)
+    def best_by_chance(self) -> dict[str, float]:
+        """How far the best of several runs lies above the baseline by chance if all are equal, such as {"accuracy of maths": 0.04}."""
+        changes: dict[str, list[Estimate]] = defaultdict(list)
+        for figure in self.figures if len(self.runs) > 2 else ():
+            if (name := short_name(figure.metric)) and (change := self.change(figure)).ci95:
+                changes[f"{name} of {figure.metric.set}"].append(change)
+        return {name: best_by_chance(of_figure) for name, of_figure in changes.items()}
 
     @property
     def on_gains(self) -> Iterator[str]:
-        """Lines on what a gain is worth: hollow ones, and what the best of several runs shows by chance."""
-        for name, runs in self.hollow.items():
-            for run, fell in runs.items():
-                figures = (
-                    f"{each.metric.name} {points(self.change(each), each.declared.unit)}"
-                    + (f" ({each.metric.perturbation})" if each.metric.perturbation != NONE else "")
-                    for each in fell
-                )
-                yield f"hollow: the follow-up of {run} on {printable(name)} rises and {', '.join(figures)} falls at T=0"
-        chance = (
-            f"{figure} on {printable(name)} {100 * value:+.1f}"
-            for name, of_set in self.best_by_chance.items()
-            for figure, value in of_set.items()
-        )
-        if listed := ", ".join(chance):
-            yield f"the best of {len(self.runs) - 1} equal runs shows by chance alone, in points: {listed}"
+        """Lines on what a gain is worth: which are hollow, and what the best of several runs shows by chance."""
+        for (run, name), fell in self.hollow.items():
+            falls = (f"{each.metric.name} {points(self.change(each), each.declared.unit)}" for each in fell)
+            yield f"hollow: the follow-up of {run} on {printable(name)} rises at T=0, and these fall: {', '.join(falls)}"
+        if chance := ", ".join(f"{printable(name)} {100 * value:+.1f}" for name, value in self.best_by_chance.items()):
+            yield f"the best of {len(self.runs) - 1} equal runs shows by chance alone, in points: {chance}"
 
     @cached_property
     def as_judged(self) -> list[str]:
@@ -450,12 +438,13 @@ def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
     )
 
 
-_UNDECLARED = {name: Figure(name, shows="-") for name in ("role_consistency", "specificity", *LIKENESS)} | OF_TURNS
+_UNDECLARED = {name: Figure(name, shows="-") for name in ("role_consistency", "specificity", *LIKENESS)} | TURNS
 """Figures of user turns; those that no measure declares have no conversations that a filter of the page selects."""
 
 
-def _is_rate(metric: Metric) -> bool:
-    return metric.measure == "followup" and metric.name == "rate"
+def short_name(metric: Metric) -> str:
+    """Return the short name of a figure that has one, else ""."""
+    return SHORT.get((metric.measure, metric.name, metric.temperature), "")
 
 
 def _opening(run: FinishedRun, metric: Metric) -> str:
@@ -620,10 +609,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             }
             for figure in comparison.figures
         ],
-        "hollow": {
-            name: {run: [each.metric.name for each in fell] for run, fell in runs.items()}
-            for name, runs in comparison.hollow.items()
-        },
+        "hollow": [{"run": each.run, **each.metric._asdict()} for fell in comparison.hollow.values() for each in fell],
         "best_by_chance": comparison.best_by_chance,
         "patterns": {"low": LOW, "sets": sets, "overall": comparison.overall},
         "correction": plain(comparison.correction),

@@ -114,7 +114,10 @@ def sections(comparison: Comparison) -> Iterator[Section]:
     changed = [figure for figure in main if "baseline" in figure.changes]
     tests = [figure.changes["baseline"] for figure in changed]
     significant = holm([p_value_of(change) for change in tests])
-    real = [*select("actual", name="rate"), *(each for each in select("followup", name="rate") if "actual" in each.changes)]
+    real = [
+        *select("actual", name="rate"),
+        *(each for each in select("followup", name="rate") if "actual" in each.changes),
+    ]
     controls = [*select("perturbed", name="rate"), *select("perturbed", name="changed_text")]
     turns = [figure for figure in select("followup", "perturbed", "actual") if figure.metric.name != "changed_text"]
     to_plain, to_real = (partial(difference, against=name) for name in ("plain", "actual"))
