@@ -270,10 +270,8 @@ def work_of(loaded: LoadedSet, probe: ProbeSection) -> Work:
     measured = zip(loaded.measures, loaded.chosen.values(), strict=True)
     answers += sum(measure.most_replies(chosen) for measure, chosen in measured)
     per_answer = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
-    perturbed, changes, lowest = len(loaded.items), len(parse_perturbations(probe.perturbations)) - 1, per_answer
-    if probe.n_perturbed is not None:
-        perturbed, lowest = min(probe.n_perturbed, perturbed), 1 if 0 in probe.temperatures else probe.samples
-    turns = len(loaded.items) * per_answer + perturbed * changes * lowest if Followup in loaded.measures else 0
+    perturbed = len(loaded.items[: probe.n_perturbed]) * (len(parse_perturbations(probe.perturbations)) - 1)
+    turns = (len(loaded.items) + perturbed) * per_answer if Followup in loaded.measures else 0
     return Work(answers, turns, answers * probe.max_answer_tokens + turns * probe.max_user_tokens)
 
 
@@ -296,8 +294,8 @@ def power_lines(sets: Sequence[LoadedSet | None], labels: int = 60) -> Iterator[
     if not sets or any(Followup in each.measures for each in loaded):
         sizes.append((f"{labels} labels a run: a change of follow-up", labels, 0.5))
     for what, n, changed in sizes:
-        points = 100 * detectable(n, changed)
-        yield f"power     {what} below about {points:.0f} points will usually not be told from none"
+        least = f"{100 * detectable(n, changed):.0f} points"
+        yield f"power     {what} below about {least} will usually not be told from none"
 
 
 def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet], unchecked: Sequence[str]) -> str:

@@ -271,11 +271,9 @@ def items_to_tell(change: Estimate, *distances: float) -> int | None:
         Two significant digits; None without an interval, or if no number of items would do.
     """
     half = (change.ci95[1] - change.ci95[0]) / 2 if change.ci95 else 0.0
-    for distance in distances:
-        needed = change.n * (half * (1 + Z80 / Z95) / distance) ** 2 if abs(distance) > 1e-9 else 0.0
-        if needed > change.n:
-            return int(round(needed, 1 - math.floor(math.log10(needed))))
-    return None
+    sizes = (change.n * (half * (1 + Z80 / Z95) / each) ** 2 for each in distances if abs(each) > 1e-9)
+    needed = next((size for size in sizes if size > change.n), None)
+    return int(round(needed, 1 - math.floor(math.log10(needed)))) if needed else None
 
 
 def best_by_chance(changes: Sequence[Estimate]) -> float:

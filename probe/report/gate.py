@@ -68,13 +68,11 @@ def gate_of(comparison: Comparison, keep: Sequence[str], gain: Sequence[str]) ->
             the judge `rules` or of loose labels.
     """
     if len(comparison.paths) != 1:
-        given = ", ".join(comparison.names)
-        raise BadInput(f"--keep, --gain: given {given}; expected two runs, or one training run (base and last step)")
+        raise BadInput(f"--keep, --gain: given {', '.join(comparison.names)}; expected two runs or one training run")
     run = comparison.names[comparison.paths[0][-1]]
     bounds = [("keep", text) for text in keep] + [("gain", text) for text in gain]
     checks = tuple(check for option, text in bounds for check in _checks(comparison, run, option, text))
-    verdicts = {check.verdict for check in checks}
-    worst = next(verdict for verdict in (LOST, UNCLEAR, PASSED) if verdict in verdicts)
+    worst = next(each for each in (LOST, UNCLEAR, PASSED) if any(check.verdict == each for check in checks))
     return Gate(comparison.names[0], run, worst, checks)
 
 
@@ -83,8 +81,8 @@ def _checks(comparison: Comparison, run: str, option: str, text: str) -> Iterato
     name, _, number = text.rpartition("=")
     bound = float(number) if re.fullmatch(r"-?\d+(\.\d+)?", number) else math.nan
     if not (bound <= 0 if option == "keep" else bound >= 0):
-        example = {"keep": "0 or less, such as accuracy=-3", "gain": "0 or more, such as followup=5"}[option]
-        raise BadInput(f"--{option} {text}: expected NAME=POINTS or SET.NAME=POINTS, with points of {example}")
+        expected = "FIGURE=POINTS or SET.FIGURE=POINTS, such as --keep accuracy=-3 (0 or less) or --gain followup=5"
+        raise BadInput(f"--{option} {text}: expected {expected}")
     named: dict[str, list[RunFigure]] = defaultdict(list)
     for figure in comparison.select(*comparison.declared, "followup"):
         metric = figure.metric

@@ -193,8 +193,8 @@ def _patterns(comparison: Comparison) -> list[Table]:
 
 def _advice(comparison: Comparison, words: dict[str, str]) -> list[Cell]:
     """What is known to help, for each pattern that some set or run shows."""
-    of_sets = (pattern.name for runs in comparison.patterns.values() for pattern in runs.values())
-    shown = {*of_sets, *comparison.overall.values()} if comparison.patterns else set()
+    shown = {pattern.name for runs in comparison.patterns.values() for pattern in runs.values()}
+    shown |= {*comparison.overall.values()} if shown else set()
     advice = [[Part(name, look="badge"), Part(f": {text}")] for name, text in words.items() if name in shown]
     return [*advice, [Part(words["all"])]] if shown else []
 
