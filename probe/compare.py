@@ -2,7 +2,8 @@
 
 Writes comparison.md, tradeoff.png, report.html and comparison.json and prints the main table. Runs that were measured
 differently are refused; with --force they are compared and the report says what differs. If user turns were labelled by an
-annotator, the report also shows the follow-up rates corrected by those labels.
+annotator, the report also shows the follow-up rates corrected by those labels. With --keep or --gain the command is a gate: it
+ends with exit code 4 if the run lost what it must keep or gain, and 3 if that cannot be told.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from nextturn.probe.command.errors import BadInput, IncomparableRuns
 from nextturn.probe.command.files import write_atomic, write_json
 from nextturn.probe.kept import add_questions_argument
 from nextturn.probe.labels.correct import correction_table, with_labels
-from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, terminal_table
+from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, plain, terminal_table
+from nextturn.probe.report.gate import ENDS, gate_of, gate_table
 from nextturn.probe.report.plot import draw_tradeoff
 from nextturn.probe.results import load_runs
 
@@ -31,12 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--wandb", metavar="PROJECT", help="also show the comparison in this project of wandb")
     parser.add_argument("--force", action="store_true", help="compare runs that were measured differently")
+    keep = "a gate: most points that a figure of each set, or SET.FIGURE, may lose; can be repeated"
+    parser.add_argument("--keep", action="append", default=[], metavar="accuracy=-3", help=keep)
+    gain = "fewest points that it must gain; exit code 4: lost, 3: cannot tell"
+    parser.add_argument("--gain", action="append", default=[], metavar="followup=5", help=gain)
     add_questions_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
+    out, keep, gain = arguments.out, arguments.keep, arguments.gain
     comparison = compare(
-        arguments.folders, arguments.out, arguments.force, arguments.labels, arguments.y, arguments.questions
+        arguments.folders, out, arguments.force, arguments.labels, arguments.y, arguments.questions, keep, gain
     )
     print(f"{comparison.trainings}\n\n{terminal_table(comparison)}")
     if arguments.wandb:
@@ -50,6 +57,11 @@ def run(arguments: argparse.Namespace) -> None:
             print(arguments.out / name)
         else:
             print(f"no {name}: it needs accuracy and a figure of {arguments.y} in percent of the same run")
+    if keep or gain:
+        gate = gate_of(comparison, keep, gain)
+        print(f"\n{gate_table(gate)}")
+        if gate.verdict in ENDS:
+            raise ENDS[gate.verdict](f"gate: {gate.verdict} ({gate.run} against {gate.baseline})")
 
 
 def compare(
@@ -59,6 +71,8 @@ def compare(
     labels: Path | None = None,
     y: str = "followup",
     questions: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    gain: Sequence[str] = (),
 ) -> Comparison:
     """Compare finished probe runs and write the report to `out`, comparison.json last.
 
@@ -68,9 +82,10 @@ def compare(
         labels: Output of `probe label`; if None, the labels.jsonl in the folders, if there are any.
         y: What the y axis of the plot shows: "followup", "sharded", "doubted" or a measure of your own.
         questions: Question sets whose text is shown in place of the ids of kept runs.
+        keep, gain: Bounds of a gate (`report.gate`), whose verdict stands in comparison.json.
 
     Raises:
-        BadInput: A folder is missing, unfinished or of another schema, `out` is a file, or `labels` cannot be used.
+        BadInput: A folder is missing, unfinished or of another schema, `out` is a file, or `labels` or a bound cannot be used.
         IncomparableRuns: The runs were measured differently and `force` is False.
     """
     from nextturn.probe.report.page import html, markdown
@@ -88,6 +103,7 @@ def compare(
             f"float32), or add --force{again}"
         )
     comparison = with_labels(comparison, dirs, labels, force)
+    verdict = {"gate": plain(gate_of(comparison, keep, gain))} if keep or gain else {}
     plot = draw_tradeoff(comparison, y)
     if plot:
         write_atomic(out / "tradeoff.png", plot)
@@ -95,5 +111,5 @@ def compare(
         (out / "tradeoff.png").unlink(missing_ok=True)
     write_atomic(out / "comparison.md", markdown(comparison, plot is not None))
     write_atomic(out / "report.html", html(comparison, plot))
-    write_json(out / "comparison.json", as_json(comparison))
+    write_json(out / "comparison.json", {**as_json(comparison), **verdict})
     return comparison

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from nextturn.probe.measures.sharded import Sharded
 from nextturn.probe.models import folders as models
 from nextturn.probe.models.folders import ModelFolder
 from nextturn.probe.questions.sets import HUB, choose, locate, read_items, read_pairs, remarks, sets_hash
+from nextturn.probe.stats import detectable
 from nextturn.probe.text.grading import VERSION as GRADING
 
 
@@ -272,12 +273,32 @@ def work_of(loaded: LoadedSet, probe: ProbeSection) -> Work:
     measured = zip(loaded.measures, loaded.chosen.values(), strict=True)
     answers += sum(measure.most_replies(chosen) for measure, chosen in measured)
     per_answer = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
-    per_item = per_answer * len(parse_perturbations(probe.perturbations))
-    turns = len(loaded.items) * per_item if Followup in loaded.measures else 0
+    perturbed = len(loaded.items[: probe.n_perturbed]) * (len(parse_perturbations(probe.perturbations)) - 1)
+    turns = (len(loaded.items) + perturbed) * per_answer if Followup in loaded.measures else 0
     return Work(answers, turns, answers * probe.max_answer_tokens + turns * probe.max_user_tokens)
 
 
 # --- The plan of a run.
+
+CHANGED = 0.16
+"""Share of questions whose answer becomes right or wrong between two runs: 12 to 20% of 200 in this project's runs."""
+
+
+def power_lines(sets: Sequence[LoadedSet | None], labels: int = 60) -> Iterator[str]:
+    """Yield which changes are likely to be missed: those that are found in fewer than 4 of 5 tries.
+
+    Args:
+        sets: Sets of a plan; those with accuracy get a line. None is out of reach.
+        labels: Labels of each run, if a set measures user turns or there are no sets.
+    """
+    loaded = [each for each in sets if each]
+    graded = {each.name: len(each.chosen[Accuracy.name]) for each in loaded if Accuracy.name in each.chosen}
+    sizes = [(f"{name}: n = {n}: a loss of accuracy", n, CHANGED) for name, n in graded.items()]
+    if not sets or any(Followup in each.measures for each in loaded):
+        sizes.append((f"{labels} labels a run: a change of follow-up", labels, 0.5))
+    for what, n, changed in sizes:
+        least = f"{100 * detectable(n, changed):.0f} points"
+        yield f"power     {what} below about {least} will usually not be told from none"
 
 
 def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet], unchecked: Sequence[str]) -> str:
@@ -300,6 +321,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
         lines += [f"          {loaded.name}: {remark}" for remark in loaded.remarks]
         if how := describe_grading(loaded):
             lines.append(f"graded    {loaded.name}: {how}")
+    lines += power_lines(sets)
     if probe.perturbations:
         names = [perturbation.name for perturbation in parse_perturbations(probe.perturbations)]
         lines.append(f"user turns after {', '.join(names)}")

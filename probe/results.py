@@ -27,7 +27,7 @@ from nextturn.probe.command.terminal import printable, say
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.kept import Texts, restored, samples_file, texts_in
 from nextturn.probe.measures import MEASURES
-from nextturn.probe.measures.base import Figure, Values, checked, cluster_of, count, less, read, subtracted
+from nextturn.probe.measures.base import Figure, by_cluster, checked, cluster_of, count, read, subtracted
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.models.checkpoints import newest_complete, numbered
 from nextturn.probe.models.folders import ModelInfo
@@ -87,6 +87,8 @@ class FollowupResults(_Frozen):
     equal: float | None = None
     opening: str = ""
     opening_share: float | None = None
+    reachable: Estimate | None = None
+    n_items: int = 0
     grounding: Estimate | None = None
     changed_text: Estimate | None = None
 
@@ -95,6 +97,7 @@ class FollowupResults(_Frozen):
         n = self.n_judged
         return {
             "rate": Estimate(self.rate, self.ci95, n),
+            **({"reachable": replace(self.reachable, n=self.n_items)} if self.reachable else {}),
             **{f"label:{label}": share(count, n) for label, count in self.labels.items()},
             "unscored": share(sum(self.unscored.values()), self.n_total),
             "role_consistency": Estimate(self.role_consistency, None, n),
@@ -462,29 +465,30 @@ def read_samples(*paths: Path, own: Declared = ()) -> Samples | None:
 def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
     declared = {**{name: measure.figures for name, measure in MEASURES.items()}, **dict(own)}
     declared["actual"] = Followup.figures
-    values: dict[Metric, Values] = defaultdict(lambda: defaultdict(list))
-    others: dict[Metric, Values] = defaultdict(lambda: defaultdict(list))  # what a figure subtracts
+    values: dict[Metric, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    others: dict[Metric, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))  # to subtract
+    figures: dict[Metric, Figure] = {}
     grounding: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
     for file, number, row in ((path, number, row) for path, *_ in versions for number, row in read_jsonl(path)):
         try:
             for figure in declared[row["kind"]]:
-                if (value := figure.of(row)) is not None:
-                    for part in ("", *parts_of(row)):
-                        values[_metric(row, figure)._replace(part=part)][cluster_of(row)].append(value)
-                if figure.less and (value := figure.less(row)) is not None:
-                    for part in ("", *parts_of(row)):
-                        others[_metric(row, figure)._replace(part=part)][cluster_of(row)].append(float(value))
-
+                value, minus = figure.of(row), figure.less(row) if figure.less else None
+                for part in ("", *parts_of(row)) if value is not None or minus is not None else ():
+                    metric, key = _metric(row, figure)._replace(part=part), (str(file), cluster_of(row))
+                    figures[metric] = figure
+                    if value is not None:
+                        values[metric][key].append(value)
+                    if minus is not None:
+                        others[metric][key].append(float(minus))
             plain_turn = row["kind"] == "followup" and row["perturbation"] == "none"
             if plain_turn and row["label"] is not None and row["grounding"] is not None:
                 grounding[row["set"]].append((cluster_of(row), row["label"], float(row["grounding"])))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{file}:{number}: not a row of a probe run ({error!r})") from None
-    of_figures = {metric: dict(by_cluster) for metric, by_cluster in values.items()}
-    of_figures |= {metric: less(of_figures.get(metric, {}), other) for metric, other in others.items()}
-    minus = {(name, figure.name): figure.minus for name, of in declared.items() for figure in of if figure.minus}
+    every = {metric: by_cluster(figure, values[metric], others[metric]) for metric, figure in figures.items()}
+    of_figures = {metric: found for metric, found in every.items() if found}
     for metric in of_figures:
-        if other := minus.get((metric.measure, metric.name)):
+        if other := figures[metric].minus:
             of_figures[metric] = subtracted(of_figures[metric], of_figures[metric._replace(name=other)])
     return Samples(of_figures, dict(grounding))
 

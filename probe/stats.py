@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Z95 = 1.959964
 """The normal quantile of a two-sided 95% interval."""
+Z80 = 0.841621
+"""The normal quantile that a difference of 95% significance needs to be found in 4 of 5 tries."""
 FEWEST = 5
 """Number of items below which a mean, a difference or an AUC has no interval: so few say nothing about others."""
 FEW = 10
@@ -243,6 +245,45 @@ def holm(p_values: Sequence[float], level: float = 0.05) -> float:
             break
         largest = p_value
     return largest
+
+
+# What a number of items can show, and what chance alone shows.
+
+
+def detectable(n: int, changed: float) -> float:
+    """Return the difference of two rates that is told from 0 in 4 of 5 tries.
+
+    Args:
+        n: Number of pairs.
+        changed: Share of pairs whose value changes in one direction or the other; 2 p (1 - p) where two rates p are not paired.
+    """
+    return (Z95 + Z80) * math.sqrt(changed / n)
+
+
+def items_to_tell(change: Estimate, *distances: float) -> int | None:
+    """Return about how many items tell a change from a bound in 4 of 5 tries, by the width of its interval.
+
+    Args:
+        change: A change over `n` items.
+        distances: How far the change may lie from the bound; the first one that needs more than the `n` items counts.
+
+    Returns:
+        Two significant digits; None without an interval, or if no number of items would do.
+    """
+    half = (change.ci95[1] - change.ci95[0]) / 2 if change.ci95 else 0.0
+    sizes = (change.n * (half * (1 + Z80 / Z95) / each) ** 2 for each in distances if abs(each) > 1e-9)
+    needed = next((size for size in sizes if size > change.n), None)
+    return int(round(needed, 1 - math.floor(math.log10(needed)))) if needed else None
+
+
+def best_by_chance(changes: Sequence[Estimate]) -> float:
+    """Return how far the best of several runs lies above the baseline on average if all of them are equal.
+
+    Half of the variance of a change is the baseline's, which all runs share. The largest of k normal values is Blom's (1958).
+    """
+    k = len(changes)
+    error = math.fsum((change.ci95[1] - change.ci95[0]) / (2 * Z95) for change in changes if change.ci95) / k
+    return error / math.sqrt(2) * NormalDist().inv_cdf((k - 0.375) / (k + 0.25))
 
 
 def mcnemar(gained: int, lost: int) -> float:

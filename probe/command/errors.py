@@ -1,6 +1,6 @@
 """The exceptions of all three packages, and how a command reports them.
 
-Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted, 143 told to end. Bad input gets one line that says what was
+Exit codes: 0 done, 1 failed, 2 bad input, 3 and 4 of a gate, 130 interrupted, 143 told to end. Bad input gets one line that says what was
 given, what was expected and what to do.
 """
 
@@ -52,6 +52,18 @@ class SettingsChanged(BadInput):
 
 class IncomparableRuns(BadInput):
     """Probe results that were measured differently cannot be compared."""
+
+
+class CannotTell(NextturnError):
+    """A gate cannot tell whether the run keeps and gains what it must."""
+
+    exit_code = 3
+
+
+class GateLost(NextturnError):
+    """The run lost what it must keep, or did not gain what it must."""
+
+    exit_code = 4
 
 
 class EngineError(NextturnError):

@@ -183,6 +183,8 @@ class ProbeSection(EngineSection):
     """User turns per item at each temperature above 0; greedy decoding always makes one."""
     perturbations: Annotated[tuple[str, ...], Mark.COMPARED] = ()
     """Changes of the answer that are measured as positive controls: `truncate(0.5)`, `question(What do you think?)`."""
+    n_perturbed: Annotated[Count | None, Mark.COMPARED] = None
+    """Perturb the answers of the first so many items alone, at the lowest temperature; default: all items, at all temperatures."""
     grounding: Annotated[bool, Mark.COMPARED] = True
     """Also measure how much the answer explains the user turn: (log p(u | q, a) - log p(u | q)) per token."""
     prefix_form: Literal["history", "generation"] = "history"

@@ -35,6 +35,7 @@ from nextturn.probe.labels.turns import (
     read_labels,
     user_turns,
 )
+from nextturn.probe.plan import power_lines
 from nextturn.probe.results import load_runs
 
 SPREAD: dict[bool | None, float] = {True: 0.50, False: 0.36, None: 0.50}
@@ -108,6 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
         shown_once[turn.user_turn] = [*shown_once.get(turn.user_turn, ()), turn]
     names = ", ".join(dict.fromkeys(turn.run for turn in turns))
     print(f"{len(drawn)} user turns drawn from {names}, {len(left)} without a label, {len(shown_once)} different ones")
+    print(*power_lines((), arguments.n), sep="\n")
     groups = list(shown_once.values())
     if arguments.repeat:
         groups = with_repeats(groups, arguments.repeat, annotator, arguments.seed)

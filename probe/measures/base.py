@@ -95,6 +95,8 @@ class Figure:
         less: A value of other rows, whose mean is subtracted from the mean of `value`; no item need have both.
         n: The key of results.json that says over how many rows; rows without a value do not count.
         shows: The kind of conversations that the page shows for it; default: the measure's name; "-": none.
+        any_of: An item counts once, with the largest of its values.
+        hollow: A rise of the measure's rate is hollow if this figure falls under this perturbation; "": it says nothing about that.
     """
 
     name: str
@@ -107,6 +109,8 @@ class Figure:
     less: Callable[[Row], float | None] | None = None
     n: str = "n"
     shows: str = ""
+    any_of: bool = False
+    hollow: str = ""
 
     def of(self, row: Row) -> float | None:
         """Return the value of a row."""
@@ -124,16 +128,29 @@ Values = dict[str, list[float]]
 
 def values_of(figure: Figure, rows: Iterable[Row]) -> Values:
     """Return a figure's values by cluster, before anything is subtracted."""
-    found, other = defaultdict(list), defaultdict(list)
+    found, other = (defaultdict[tuple[str, str], list[float]](list) for _ in range(2))
     for row in rows:
+        key = str(row.get("training", "")), cluster_of(row)
         if (value := figure.of(row)) is not None:
-            found[cluster_of(row)].append(value)
+            found[key].append(value)
         if figure.less and (value := figure.less(row)) is not None:
-            other[cluster_of(row)].append(float(value))
-    return less(found, other) if figure.less else dict(found)
+            other[key].append(float(value))
+    return by_cluster(figure, found, other)
 
 
-def less(values: Values, other: Values) -> Values:
+ByTraining = Mapping[tuple[str, str], list[float]]
+"""The values of a figure by (training, cluster)."""
+
+
+def by_cluster(figure: Figure, found: ByTraining, other: ByTraining) -> Values:
+    """Return values by cluster alone; `other` is what a figure with `less` subtracts."""
+    values: Values = defaultdict(list)
+    for (_, cluster), of_training in (less(found, other) if figure.less else found).items():
+        values[cluster] += [max(of_training)] if figure.any_of else of_training
+    return dict(values)
+
+
+def less(values: ByTraining, other: ByTraining) -> ByTraining:
     """Return values whose mean is the difference of two means; each says what its row adds to it (linearization).
 
     So a difference between two groups of rows has an interval, and a paired change between runs, like a mean.
@@ -142,11 +159,11 @@ def less(values: Values, other: Values) -> Values:
         return {}
     means = [fmean(value for of in side.values() for value in of) for side in (values, other)]
     sizes = [sum(map(len, side.values())) for side in (values, other)]
-    found: Values = defaultdict(list)
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for sign, side, mean, size in zip((1, -1), (values, other), means, sizes, strict=True):
         for cluster, of in side.items():
             found[cluster] += [means[0] - means[1] + sign * (value - mean) * sum(sizes) / size for value in of]
-    return dict(found)
+    return found
 
 
 def cluster_of(row: Row) -> str:

@@ -9,17 +9,27 @@ what the user really said, which is judged in the same way (rows of the kind "ac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nextturn.probe.data.messages import Message, assistant
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.judges.verdicts import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
-from nextturn.probe.measures.base import Asking, Figure, Label, LogP, Measure, Reply, UserTurn, answer_in, cluster_of
-from nextturn.probe.measures.perturb import NONE, parse_perturbations
+from nextturn.probe.measures.base import (
+    Asking,
+    Figure,
+    Label,
+    LogP,
+    Measure,
+    Reply,
+    UserTurn,
+    answer_in,
+    cluster_of,
+    count,
+)
+from nextturn.probe.measures.perturb import HALF, NONE, parse_perturbations
 from nextturn.probe.questions.sets import Item
-from nextturn.probe.stats import Estimate, clustered_rate, mean_ci
 from nextturn.probe.text.words import words
 
 NO_ANSWER = "no_answer"
@@ -29,8 +39,15 @@ NEUTRAL = "Ok."
 same for every model and item."""
 
 
+def _genuine(row: Row) -> bool | None:
+    return None if row["label"] is None else row["label"] == GENUINE
+
+
 class Followup(Measure):
-    """The model's own next turn as the user, labelled by a judge."""
+    """The model's own next turn as the user, labelled by a judge.
+
+    `reachable` is the share of items of which any judged turn is genuine; it is counted where items have several samples.
+    """
 
     takes = "any"
     kinds = {
@@ -38,7 +55,12 @@ class Followup(Measure):
         "actual": "real user turn",
     }
     replies = 0
-    figures = (Figure("rate", lambda row: None if row["label"] is None else row["label"] == GENUINE),)
+    figures = (
+        Figure("rate", _genuine),
+        Figure("reachable", _genuine, "reachable", n="n_items", any_of=True),
+        Figure("grounding", lambda row: row.get("grounding"), unit="number", headline=False, hollow=NONE),
+        Figure("changed_text", lambda row: row.get("changed"), headline=False, hollow=HALF),
+    )
 
     def ask(self, item: Item) -> Asking:
         """Let the model speak as the user after its answer and after each change of it, then ask the judge."""
@@ -78,12 +100,15 @@ class Followup(Measure):
 
         Per perturbation there is one greedy turn, and `samples` turns per temperature above 0. A turn after a reply without an
         answer stays unscored. A sample has the same seed under all perturbations, so that only the changed answer can change it.
+        With `n_perturbed` only the first items are perturbed, at the lowest temperature.
         """
-        answer = answer_in(reply)
-        for perturbation in parse_perturbations(self.probe.perturbations):
+        answer, n = answer_in(reply), self.probe.n_perturbed
+        is_perturbed = n is None or any(item.id == item_id for item in self.set.items[:n])
+        for perturbation in parse_perturbations(self.probe.perturbations if is_perturbed else ()):
             shown = reply if answer is None else perturbation.apply(answer, self.chat.tokenizer)
             messages = [*prompt, assistant(shown)]
-            for temperature in self.probe.temperatures:
+            plain = n is None or perturbation.name == NONE
+            for temperature in self.probe.temperatures if plain else (min(self.probe.temperatures),):
                 for sample in range(self.probe.samples if temperature > 0 else 1):
                     yield self.row(
                         item_id, messages, "followup", unscored=NO_ANSWER if answer is None else None,
@@ -96,24 +121,21 @@ class Followup(Measure):
         conversation, as one cluster."""
         labelled = [row for row in rows if row["label"] is not None]
         genuine = [row for row in labelled if row["label"] == GENUINE]
-        rate = _clustered(clustered_rate, [(cluster_of(row), row["label"] == GENUINE) for row in labelled])
         labels = Counter(row["label"] for row in labelled)
-        grounded, changed = (
-            [(cluster_of(row), row[field]) for row in rows if row.get(field) is not None]
-            for field in ("grounding", "changed")
-        )
+        counted = count(cls.figures, rows)
         return {
             "n_total": len(rows),
             "n_judged": len(labelled),
-            "rate": rate["value"],
-            "ci95": rate["ci95"],
+            "rate": counted["rate"]["value"],
+            "ci95": counted["rate"]["ci95"],
             "labels": {label: labels[label] for label in LABELS},
             "unscored": dict(sorted(Counter(row["unscored"] for row in rows if row["label"] is None).items())),
             "role_consistency": _share(sum(row["label"] in ROLE_CONSISTENT for row in labelled), len(labelled)),
             "specificity": _share(sum(bool(row["specific"]) for row in genuine), len(genuine)),
+            **({key: counted[key] for key in ("reachable", "n_items")} if any(row["sample"] for row in rows) else {}),
             **likeness(rows),
-            "grounding": _clustered(mean_ci, grounded) if grounded else None,
-            "changed_text": _clustered(clustered_rate, changed) if changed else None,
+            "grounding": counted["grounding"] if counted["grounding"]["value"] is not None else None,
+            "changed_text": counted["changed_text"] if counted["changed_text"]["value"] is not None else None,
         }
 
 
@@ -151,11 +173,6 @@ def likeness(rows: Sequence[Row]) -> dict[str, Any]:
     openings = Counter(" ".join(said[:2]) for *_, said in worded if said)
     opening, count = openings.most_common(1)[0] if openings else ("", 0)
     return {"equal": _share(alike, pairs), "opening": opening, "opening_share": _share(count, len(worded))}
-
-
-def _clustered(estimate: Callable[..., Estimate], values: Sequence[tuple[str, float]]) -> dict[str, Any]:
-    """Return {"value", "ci95"} of (item, value) pairs, clustered by item."""
-    return estimate([float(value) for _, value in values], [item for item, _ in values]).as_json()
 
 
 def _share(count: int, n: int) -> float | None:

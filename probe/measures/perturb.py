@@ -17,6 +17,8 @@ from typing import Any
 from nextturn.probe.command.errors import BadInput
 
 NONE = "none"
+HALF = "truncate(0.5)"
+"""Half of the answer is cut."""
 _FORM = re.compile(r"truncate\(\s*(0?\.\d+)\s*\)|question\((.*\S.*)\)", re.DOTALL)
 
 

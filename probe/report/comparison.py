@@ -25,9 +25,10 @@ from nextturn.probe.command.terminal import aligned, printable
 from nextturn.probe.judges.verdicts import GENUINE, ROUGH, followup_name, in_order
 from nextturn.probe.kept import samples_file
 from nextturn.probe.measures.base import Figure
+from nextturn.probe.measures.followup import Followup
 from nextturn.probe.measures.perturb import NONE
 from nextturn.probe.results import FinishedRun, Metric, Results, Samples, run_names
-from nextturn.probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
+from nextturn.probe.stats import NOTHING, Estimate, PairedDifference, auc, best_by_chance, mean_ci, paired_difference
 from nextturn.probe.text.chat import UNKNOWN
 
 # --- What a comparison consists of.
@@ -136,6 +137,12 @@ ALIKE, OPEN_ALIKE = 0.04, 0.5
 in a fifth of the turns makes 4% of pairs equal."""
 LIKENESS = {"opening_share": "commonest opening", "equal": "two turns equal"}
 """The figures beside every follow-up rate: how alike the user turns are."""
+TURNS = {figure.name: figure for figure in Followup.figures}
+"""The figures that the follow-up measure declares."""
+SHORT = {("accuracy", "lenient", ""): "accuracy", ("followup", "rate", "T=0.0"): "followup"}
+"""Short names of the figures of a set that a gate names, by measure, figure and temperature."""
+HEADS = LIKENESS | {figure.name: figure.title for figure in Followup.figures if figure.headline}
+"""The figures of user turns in the main tables, with their titles; the rate is named after its judge."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +201,7 @@ class Comparison:
     @cached_property
     def main(self) -> list[RunFigure]:
         """The figures of the main tables: the headlines of each measure, and follow-up rates with how alike the turns are."""
-        turns = (figure for figure in self.select("followup") if figure.metric.name in ("rate", *LIKENESS))
+        turns = (figure for figure in self.select("followup") if figure.metric.name in HEADS)
         return [*(figure for figure in self.select(*self.declared) if figure.declared.headline), *turns]
 
     @cached_property
@@ -233,8 +240,9 @@ class Comparison:
         if metric.part:
             real = "real users " if metric.measure == "actual" else ""
             return f"{real}{self.title(metric._replace(part=''))}, {printable(metric.part, 40)}"
-        if metric.measure == "followup" and metric.name in ("rate", *LIKENESS):
-            return f"{LIKENESS.get(metric.name, self.followup)} {metric.temperature}"
+        if metric.measure == "followup" and metric.name in HEADS:
+            return f"{HEADS[metric.name] or self.followup} {metric.temperature}"
+
         declared = self.declared.get(metric.measure, {}).get(metric.name)
         return (declared and declared.title) or metric.name
 
@@ -250,6 +258,47 @@ class Comparison:
         rate = self.correction.rate(run, metric.set, metric.temperature) if self.correction else None
         return rate.corrected if rate else self.estimate(run, metric)
 
+    def change(self, figure: RunFigure) -> Estimate:
+        """Return the change of a figure against the baseline, of a follow-up rate by labels where both runs have labels."""
+        place = (figure.run, figure.metric.set, figure.metric.temperature)
+        is_rate = (figure.metric.measure, figure.metric.name) == ("followup", "rate")
+        by_labels = self.correction.differences if self.correction and is_rate else ()
+        found = (each.corrected for each in by_labels if (each.run, each.set, each.temperature) == place)
+        return next(found, figure.changes.get("baseline", NOTHING))
+
+    @cached_property
+    def hollow(self) -> dict[tuple[str, str], list[RunFigure]]:
+        """The hollow follow-up gains at T=0, by (run, set): the rate rises, and these figures fall that should not.
+
+        Both by intervals that leave out 0. Measures declare which figures these are; one that was not measured says nothing.
+        """
+        found: dict[tuple[str, str], list[RunFigure]] = defaultdict(list)
+        greedy = self.select("followup", "perturbed", temperature="T=0.0")
+        ends = [(each, each.run, each.metric.set, self.change(each).ci95 or (0.0, 0.0)) for each in greedy]
+        risen = {(run, name) for each, run, name, (low, _) in ends if short_name(each.metric) and low > 0}
+        for each, run, name, (_, high) in ends:
+            if each.declared.hollow == each.metric.perturbation and high < 0 and (run, name) in risen:
+                found[run, name].append(each)
+        return dict(found)
+
+    @cached_property
+    def best_by_chance(self) -> dict[str, float]:
+        """How far the best of several runs lies above the baseline by chance if all are equal, such as {"accuracy of maths": 0.04}."""
+        changes: dict[str, list[Estimate]] = defaultdict(list)
+        for figure in self.figures if len(self.runs) > 2 else ():
+            if (name := short_name(figure.metric)) and (change := self.change(figure)).ci95:
+                changes[f"{name} of {figure.metric.set}"].append(change)
+        return {name: best_by_chance(of_figure) for name, of_figure in changes.items()}
+
+    @property
+    def on_gains(self) -> Iterator[str]:
+        """Lines on what a gain is worth: which are hollow, and what the best of several runs shows by chance."""
+        for (run, name), fell in self.hollow.items():
+            falls = (f"{each.metric.name} {points(self.change(each), each.declared.unit)}" for each in fell)
+            yield f"hollow: the follow-up of {run} on {printable(name)} rises at T=0, and these fall: {', '.join(falls)}"
+        if chance := ", ".join(f"{printable(name)} {100 * value:+.1f}" for name, value in self.best_by_chance.items()):
+            yield f"the best of {len(self.runs) - 1} equal runs shows by chance alone, in points: {chance}"
+
     @cached_property
     def as_judged(self) -> list[str]:
         """The runs whose change in follow-up is the judge's, because not both runs have labels."""
@@ -264,7 +313,7 @@ class Comparison:
         def pattern(run: str, name: str) -> Pattern:
             decodings = self.decodings[name]
             found = pattern_of({at: self.corrected(run, Metric("followup", name, "rate", at)) for at in decodings})
-            by_judge_alone = not self.is_labelled(run) and (self.followup == ROUGH or name in self.unusable)
+            by_judge_alone = not self.is_labelled(run) and self.needs_labels(name)
             return replace(found, name=NEEDS_LABELS) if by_judge_alone else found
 
         return {name: {run: pattern(run, name) for run in self.names} for name in self.decodings}
@@ -276,6 +325,10 @@ class Comparison:
         found = {run: {of_set[run].name for of_set in self.patterns.values()} for run in self.names}
         clear = {run: names & CLEAR or names & {NEEDS_LABELS} for run, names in found.items()}
         return {run: "context-bound" if len(names) > 1 else "".join(names) or "unclear" for run, names in clear.items()}
+
+    def needs_labels(self, name: str) -> bool:
+        """Return True if the judge alone says nothing reliable about a set."""
+        return self.followup == ROUGH or name in self.unusable
 
     def is_labelled(self, run: str) -> bool:
         """Return True if the follow-up rates of a run are corrected by labels."""
@@ -402,8 +455,13 @@ def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
     )
 
 
-_UNDECLARED = {name: Figure(name, shows="-") for name in ("role_consistency", "specificity", *LIKENESS)}
-"""Figures of user turns whose conversations no filter of the page selects."""
+_UNDECLARED = {name: Figure(name, shows="-") for name in ("role_consistency", "specificity", *LIKENESS)} | TURNS
+"""Figures of user turns; those that no measure declares have no conversations that a filter of the page selects."""
+
+
+def short_name(metric: Metric) -> str:
+    """Return the short name of a figure that has one, else ""."""
+    return SHORT.get((metric.measure, metric.name, metric.temperature), "")
 
 
 def _opening(run: FinishedRun, metric: Metric) -> str:
@@ -568,6 +626,8 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             }
             for figure in comparison.figures
         ],
+        "hollow": [{"run": each.run, **each.metric._asdict()} for fell in comparison.hollow.values() for each in fell],
+        "best_by_chance": comparison.best_by_chance,
         "patterns": {"low": LOW, "sets": sets, "overall": comparison.overall},
         "correction": plain(comparison.correction),
         "as_judged": comparison.as_judged,
@@ -652,6 +712,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     shares = [f"{figure.run} {figure.estimate.value:.0%} of {figure.metric.set}" for figure in cut]
     if shares:
         yield f"answers that reached the token limit without a marked answer: {printable(', '.join(shares), 1000)}"
+    yield from comparison.on_gains
     yield from comparison.graders
     if note := comparison.judge_note():
         yield f"judge: {note}"

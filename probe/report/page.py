@@ -109,11 +109,15 @@ def sections(comparison: Comparison) -> Iterator[Section]:
         shown = [each for each in figures if each.run in comparison.shown and each.metric.temperature in ends]
         return _tables(comparison, shown, keys, cell)
 
+    words: dict[str, dict[str, str]] = yaml.safe_load(packaged("report/report.yaml"))
     main, select = comparison.main, comparison.select
     changed = [figure for figure in main if "baseline" in figure.changes]
     tests = [figure.changes["baseline"] for figure in changed]
     significant = holm([p_value_of(change) for change in tests])
-    real = [*select("actual", name="rate"), *(figure for figure in select("followup") if "actual" in figure.changes)]
+    real = [
+        *select("actual", name="rate"),
+        *(each for each in select("followup", name="rate") if "actual" in each.changes),
+    ]
     controls = [*select("perturbed", name="rate"), *select("perturbed", name="changed_text")]
     turns = [figure for figure in select("followup", "perturbed", "actual") if figure.metric.name != "changed_text"]
     to_plain, to_real = (partial(difference, against=name) for name in ("plain", "actual"))
@@ -124,7 +128,7 @@ def sections(comparison: Comparison) -> Iterator[Section]:
         "correction": _correction(comparison),
         "changes": _tables(comparison, changed, "run", to_baseline),
         "turns": details(select("sharded", "doubted"), "run", value),
-        "patterns": _patterns(comparison),
+        "patterns": [*_patterns(comparison), *_advice(comparison, words["patterns"])],
         "outcomes": details(select("outcome"), "run", value),
         "labels": details(turns, "run turns temperature perturbation", partial(_with_bar, turns)),
         "perturbations": details(controls, "run perturbation temperature", to_plain),
@@ -133,13 +137,12 @@ def sections(comparison: Comparison) -> Iterator[Section]:
         "parts": details(comparison.parts, "run part turns", to_baseline_of_part),
         "measured": _measured(comparison),
     }
-    words: dict[str, dict[str, str]] = yaml.safe_load(packaged("report/report.yaml"))
     unmatched = max((change.unmatched for change in tests), default=0)
     facts = {"followup": comparison.followup, "low": f"{LOW:.0%}", "tests": len(tests), "unmatched": unmatched}
     facts["columns"] = words["results"]["columns"].format(**facts) if select("followup") else ""
     judge = comparison.judge_note()
     notes = {  # with text from outside
-        "results": "; ".join([*comparison.graders, *([f"Judge: {judge}"] if judge else [])]),
+        "results": "; ".join([*comparison.on_gains, *comparison.graders, *([f"Judge: {judge}"] if judge else [])]),
         "outcomes": f"The tables from here on show these runs: {', '.join(comparison.shown)}",
         "measured": "; ".join(comparison.remarks),
     }
@@ -207,6 +210,14 @@ def _patterns(comparison: Comparison) -> list[Table]:
             entries.append(((run,), name, [Part(patterns[run].name, look="badge"), Part(f" {rates}", look="small")]))
         entries.append(((run,), "all sets", [Part(comparison.overall[run], look="badge")]))
     return pivot("", "run", entries)
+
+
+def _advice(comparison: Comparison, words: dict[str, str]) -> list[Cell]:
+    """What is known to help, for each pattern that some set or run shows."""
+    shown = {pattern.name for runs in comparison.patterns.values() for pattern in runs.values()}
+    shown |= {*comparison.overall.values()} if shown else set()
+    advice = [[Part(name, look="badge"), Part(f": {text}")] for name, text in words.items() if name in shown]
+    return [*advice, [Part(words["all"])]] if shown else []
 
 
 def _with_bar(turns: Sequence[RunFigure], figure: RunFigure) -> Cell:
@@ -425,7 +436,7 @@ def conversations(comparison: Comparison, limit: int) -> tuple[dict[str, Any], i
     sizes = (int.from_bytes(path.read_bytes()[-4:], "little") for path in paths if path.suffix == ".gz")
     portion = limit / max(1, sum(sizes) + sum(path.stat().st_size for path in paths if path.suffix != ".gz"))
     declared: dict[str, Sequence[Figure]] = {name: tuple(of.values()) for name, of in comparison.declared.items()}
-    declared |= {"followup": Followup.figures, "actual": Followup.figures}
+    declared |= {"followup": Followup.figures[:1], "actual": Followup.figures[:1]}
     contexts: dict[str, int] = {}
     rows: list[list[Any]] = []
     rows_found = 0
