@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train, probe and compare the runs on Qwen2.5-Coder-0.5B in docs/results.md:
+# Train, probe and compare the runs on Qwen2.5-Coder-0.5B in docs/archive.md:
 #   bash recipes/results/run.sh RUN...     # base sft-written-4 sft-own sft-own-2 grpo-asks; without a name: all
 # A killed run resumes, and a finished one ends at once. Variables:
 #   MODEL   the base model: a hub id, or a folder
