@@ -438,6 +438,7 @@ def test_compare_shows_corrected_rates_next_to_the_judges_and_draws_them(folder:
     old, new = (read_json(folder / name) for name in ("before.json", "after/comparison.json"))
     assert (old.pop("as_judged"), new["as_judged"]) == (["step-20", "step-40"], [])
     assert old.pop("patterns") != new.pop("patterns"), "patterns use the corrected rates"
+    assert old.pop("best_by_chance") != new.pop("best_by_chance"), "so does what the best of two shows by chance"
     assert (old["correction"], old["warnings"]) == (None, [])
     assert {**old, "correction": new["correction"], "as_judged": []} == new, "nothing else changes"
     assert new["correction"]["labels"] == {"base": 60, "step-20": 60, "step-40": 60}
