@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+import importlib.util
 
 from nextturn.probe.command.terminal import log_progress_as_lines, visible
 
@@ -100,7 +100,7 @@ def require(package: str, extra: str, what: str) -> None:
     Raises:
         BadInput: It is not; the message has the command that installs it.
     """
-    if find_spec(package) is None:
+    if importlib.util.find_spec(package) is None:
         raise BadInput(f"{what}: {package} is not installed; pip install 'nextturn[{extra}]'")
 
 

@@ -78,7 +78,7 @@ class SetSection(RecipeSection):
     turns: Literal["last", "all"] = "last"
     """Of finished conversations: the last user turn, or every one after an answer, with figures by depth; tool calls are then context."""
     by: tuple[str, ...] = ()
-    """Columns of the rows by whose values figures are counted apart, too, such as [segment]; also `depth` (number of the user turn), `week` (of `date`)."""
+    """Columns by whose values figures are also counted apart, such as [segment]; `depth` is the number of the user turn, `week` that of `date`."""
 
     def check_keys(self) -> None:
         if unknown := sorted(self.columns.keys() - _COLUMNS):

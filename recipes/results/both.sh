@@ -7,6 +7,7 @@
 #   MODEL     Qwen2.5-Coder-0.5B-Instruct: a hub id, or a folder
 #   DATA      a folder with gsm8k/train.jsonl, gsm8k/test.jsonl and mt_bench/mt_bench_questions.jsonl
 #   WORK      a folder outside the repository
+#   labels    WORK/labels.jsonl and WORK/second.jsonl (a second reader's) are kept with the runs that they label
 #   MEASURE   1: also measure. Runs are comparable only if one commit measures them all; it is written to WORK/measured-by
 set -euo pipefail
 repository=$(cd "$(dirname "$0")/../.." && pwd)
@@ -73,8 +74,11 @@ if [ "${1:-}" = keep ]; then
   for run in "${runs[@]}"; do
     [ -f "$work/$run/cut/results.json" ] || continue
     for part in probe cut; do
+      labels=()
+      if [ $part = probe ] && [ -f "$work/labels.jsonl" ]; then labels+=(--labels "$work/labels.jsonl"); fi
+      if [ $part = probe ] && [ -f "$work/second.jsonl" ]; then labels+=(--other-labels "$work/second.jsonl"); fi
       "$python" "$repository/recipes/results/keep.py" "$work/$run/$part" --out "$repository/recipes/results/$run/$part" \
-        --questions "$work/questions/choice.jsonl" --questions "$work/questions/mt_bench.jsonl"
+        --questions "$work/questions/choice.jsonl" --questions "$work/questions/mt_bench.jsonl" "${labels[@]}"
     done
     cp "$work/$run/trained-by" "$work/measured-by" "$repository/recipes/results/$run/" 2> /dev/null || true
   done

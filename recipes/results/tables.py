@@ -17,17 +17,18 @@ from pathlib import Path
 from nextturn.probe.command.files import read_json, read_jsonl, write_atomic
 from nextturn.probe.kept import samples_file
 from nextturn.probe.labels.correct import correct, label_files
+from nextturn.probe.measures.followup import likeness
 from nextturn.probe.report.comparison import Comparison, RunFigure, compare_runs, percent, points
 from nextturn.probe.results import FinishedRun, count_figures, load_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMS = ROOT / "recipes/results/SHA256SUMS"
 PAGES = ("README.md", "docs/results.md")
-SHORT = (0, 1, 2, 5, 6, 7, 8)
-HEAD = ("run", "accuracy", "change", "told in pieces", "answers when complete", "follow-up, strict", "sure only", "change", "commonest opening, greedy", "greedy turns that change when the answer is cut")  # fmt: skip
+SHORT = (0, 1, 2, 5, 6, 7)
+HEAD = ("run", "accuracy", "change", "in pieces", "answers complete", "follow-up, strict", "sure only", "change", "commonest opening", "changed by a cut answer")  # fmt: skip
 
 # The runs of each table: names of a page, and folders; several trainings of a recipe are "A+B". Then the labels, if not beside them.
-QWEN = {name: f"recipes/results/{name}/probe" for name in ("base",)}
+QWEN = {name: f"recipes/results/{name}/probe" for name in ("base", "control-0")}
 DEMO = {name: f"recipes/gallery/demo/probe/{name}" for name in ("base", "step-39")}
 SMOLLM2 = {name: f"recipes/gallery/smollm2/{name}" for name in ("base", "sft", "grpo")}
 TABLES = {
@@ -61,9 +62,18 @@ def table(name: str, short: bool = False) -> str:
     rows = [HEAD, ("---",) * len(HEAD)]
     for shown, run in zip(folders, runs, strict=True):
         figures = greedy_figures(comparison, run)
-        rate = next(rate for rate in correction.rates if (rate.run, rate.set) == (run.name, None))
-        change = next((each for each in correction.differences if (each.run, each.set) == (run.name, None)), None)
-        accuracy, opening = figures["accuracy", "lenient"], figures["followup", "opening_share"]
+        rate = next(
+            rate for rate in correction.rates if (rate.run, rate.set, rate.temperature) == (run.name, None, None)
+        )
+        change = next(
+            (
+                each
+                for each in correction.differences
+                if (each.run, each.set, each.temperature) == (run.name, None, None)
+            ),
+            None,
+        )
+        accuracy, opening = figures["accuracy", "lenient"], commonest_opening(run)
         pieces = figures.get(("sharded", "sharded"))
         rows.append((
             shown,
@@ -74,7 +84,7 @@ def table(name: str, short: bool = False) -> str:
             f"{percent(rate.corrected)}, {rate.labels} labels",
             percent(rate.sure),
             points(change.corrected) if change else "",
-            f'{percent(opening.estimate)} "{opening.note}"',
+            opening,
             changed_when_cut(run),
         ))  # fmt: skip
     shown_columns = SHORT if short else range(len(HEAD))
@@ -102,6 +112,14 @@ def greedy_figures(comparison: Comparison, run: FinishedRun) -> dict[tuple[str, 
         if figure.run == run.name and figure.metric.temperature in ("", "T=0.0"):
             found.setdefault((figure.metric.measure, figure.metric.name), figure)
     return found
+
+
+def commonest_opening(run: FinishedRun) -> str:
+    """Return the commonest first two words of a run's greedy user turns, all sets together, with their share."""
+    rows = [row for part in run.parts for _, row in read_jsonl(samples_file(part.folder))]
+    turns = [row for row in rows if (row["kind"], row["perturbation"], row["temperature"]) == ("followup", "none", 0.0)]
+    alike = likeness(turns)
+    return f'{100 * alike["opening_share"]:.0f} "{alike["opening"]}", n = {len(turns)}'
 
 
 def changed_when_cut(run: FinishedRun) -> str:

@@ -28,7 +28,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "sft": {"train": TRAIN, "data": {"rows_per_step": 4}},
     "grpo": {
         "train": {
-            **TRAIN, "num_generations": 4, "per_device_train_batch_size": 4, "max_completion_length": 24, "use_vllm": False,
+            **TRAIN, "num_generations": 4, "per_device_train_batch_size": 4, "max_completion_length": 24, "use_vllm": False, "generation_batch_size": None,
             "learning_rate": 1e-3,
         },
         "data": {"held_out": 2},

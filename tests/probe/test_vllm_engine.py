@@ -194,7 +194,7 @@ def test_an_error_while_loading_names_the_key_of_its_own_section(
 
 def test_without_vllm_the_error_says_how_to_install_it(tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(BadInput, match=r"\[gpu\]"):
+    with pytest.raises(BadInput, match=r"\[vllm\]"):
         collect(engine_of(tiny_chatml), [Request((1,), 1, ())])
 
 

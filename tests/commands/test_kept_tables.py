@@ -38,7 +38,7 @@ def test_the_readme_shows_lines_that_compare_prints_of_the_demo() -> None:
         line.split() for line in terminal_table(compare_runs(load_runs([ROOT / "recipes/gallery/demo"]))).splitlines()
     ]
     block = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[0]
-    assert len(block.splitlines()) == 6
+    assert len(block.splitlines()) == 5
     assert [line for line in block.splitlines() if line.split() not in printed] == []
 
 
