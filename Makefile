@@ -93,7 +93,7 @@ lint: setup .types
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Without constraints.txt, as a user installs it; only torch may come from TORCH_INDEX.
+# Without constraints.txt, as a user installs it; only torch is the first environment's, so that a CPU needs no CUDA.
 WHEEL := build/wheel
 test-wheel: setup
 	rm -rf $(WHEEL) && mkdir -p $(WHEEL)
@@ -102,7 +102,8 @@ test-wheel: setup
 		build(Path("$(WHEEL)/model"))'
 	echo '{"question": "Ann has 3 apples and eats 1. How many are left?", "answer": "2"}' > $(WHEEL)/asked.jsonl
 	$(PYTHON) -m venv $(WHEEL)/env
-	$(if $(TORCH_INDEX),$(WHEEL)/env/bin/pip install --quiet --index-url $(TORCH_INDEX) torch)
+	$(WHEEL)/env/bin/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) \
+		"torch==$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("torch"))')"
 	$(WHEEL)/env/bin/pip install --quiet $(WHEEL)/*.whl
 	cd $(WHEEL) && env/bin/nextturn --version && env/bin/nextturn probe run model --set asked.jsonl --out out --probe.max_answer_tokens 8
 	@echo "$$($(WHEEL)/env/bin/pip list --format freeze | wc -l) packages, $$(du -sm $(WHEEL)/env | cut -f 1) MiB"
