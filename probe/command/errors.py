@@ -6,10 +6,10 @@ given, what was expected and what to do.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
-import importlib.util
 
 from nextturn.probe.command.terminal import log_progress_as_lines, visible
 

@@ -164,11 +164,15 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
         call(words, workplace, WANDB_MODE="disabled")
     elif words[0] == "nextturn":
         options = {"doctor": ["--help"], "watch": [] if "--once" in words else ["--once"]}
-        words = [word for word in words if word not in ("--probe.engine", "vllm")]  # the finished probes are by another engine
+        words = [
+            word for word in words if word not in ("--probe.engine", "vllm")
+        ]  # the finished probes are by another engine
         codes = (0, 3, 4) if {"--keep", "--gain"} & {*words} else (0,)  # tests/probe/test_gate.py has the code of each
         call([*words, *options.get(words[-1], options.get(words[2], []) if words[2:] else [])], workplace, codes)
     else:
-        assert shown == "python -m venv .venv" or words[0] in ("pip", ".", "vllm"), f"no test knows how to check: {shown}"
+        assert shown == "python -m venv .venv" or words[0] in ("pip", ".", "vllm"), (
+            f"no test knows how to check: {shown}"
+        )
 
 
 def anchors(text: str) -> set[str]:
