@@ -25,14 +25,15 @@ ROOT = Path(__file__).resolve().parents[2]
 SUMS = ROOT / "recipes/results/SHA256SUMS"
 PAGES = ("README.md", "docs/results.md")
 SHORT = (0, 1, 2, 5, 6, 7)
-HEAD = ("run", "accuracy", "change", "in pieces", "answers complete", "follow-up, strict", "sure only", "change", "commonest opening", "changed by a cut answer")  # fmt: skip
+HEAD = ("run", "accuracy (n)", "change", "in pieces", "answers complete", "follow-up, strict (labels)", "sure only", "change", "commonest opening (n)", "changed by a cut answer (n)")  # fmt: skip
 
 # The runs of each table: names of a page, and folders; several trainings of a recipe are "A+B". Then the labels, if not beside them.
-QWEN = {name: f"recipes/results/{name}/probe" for name in ("base", "control-0")}
+QWEN = {name: f"recipes/results/{name}/probe" for name in ("base", "control-0", "P-0")}
 DEMO = {name: f"recipes/gallery/demo/probe/{name}" for name in ("base", "step-39")}
 SMOLLM2 = {name: f"recipes/gallery/smollm2/{name}" for name in ("base", "sft", "grpo")}
 TABLES = {
     "qwen": (QWEN, ""),
+    "sft": ({name: QWEN[name] for name in ("base", "control-0")}, ""),
     "demo": (DEMO, "recipes/gallery/demo/labels.jsonl"),
     "smollm2": (SMOLLM2, "recipes/gallery/smollm2/labels.jsonl"),
 }
@@ -77,11 +78,11 @@ def table(name: str, short: bool = False) -> str:
         pieces = figures.get(("sharded", "sharded"))
         rows.append((
             shown,
-            f"{percent(accuracy.estimate)}, n = {accuracy.estimate.n}",
+            f"{percent(accuracy.estimate)} ({accuracy.estimate.n})",
             points(accuracy.changes["baseline"]) if accuracy.changes else "",
-            percent(pieces.estimate) if pieces else "not measured",
+            percent(pieces.estimate) if pieces else "-",
             percent(figures["clarify", "answer_when_complete"].estimate),
-            f"{percent(rate.corrected)}, {rate.labels} labels",
+            f"{percent(rate.corrected)} ({rate.labels})",
             percent(rate.sure),
             points(change.corrected) if change else "",
             opening,
@@ -119,17 +120,17 @@ def commonest_opening(run: FinishedRun) -> str:
     rows = [row for part in run.parts for _, row in read_jsonl(samples_file(part.folder))]
     turns = [row for row in rows if (row["kind"], row["perturbation"], row["temperature"]) == ("followup", "none", 0.0)]
     alike = likeness(turns)
-    return f'{100 * alike["opening_share"]:.0f} "{alike["opening"]}", n = {len(turns)}'
+    return f'{100 * alike["opening_share"]:.0f} "{alike["opening"]}" ({len(turns)})'
 
 
 def changed_when_cut(run: FinishedRun) -> str:
     """Return the share of greedy user turns that change when half of the answer is cut."""
     cut = [folder for part in run.parts if (folder := part.folder.with_name("cut")).is_dir()]
     if not cut:
-        return "not measured"
+        return "-"
     runs = load_runs(["+".join(map(str, cut))])
     figure = greedy_figures(compare_runs(runs), runs[0])["perturbed", "changed_text"]
-    return f"{percent(figure.estimate)}, n = {figure.estimate.n}"
+    return f"{percent(figure.estimate)} ({figure.estimate.n})"
 
 
 def sums() -> str:
