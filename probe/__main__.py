@@ -1,4 +1,4 @@
-"""The command `nextturn probe`: run | watch | judge | compare | log | agreement | label | correct."""
+"""The command `nextturn probe`: run | watch | judge | compare | sheet | log | agreement | label | correct."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from nextturn.probe import compare, log, rejudge, watch
 from nextturn.probe.command.errors import BadInput, run_command
 from nextturn.probe.labels import agreement, correct, label
+from nextturn.probe.report import sheet
 from nextturn.probe.report.comparison import format_table
 
 DESCRIPTION = "Measure what a chat model solves and whether it knows what a person would say next."
@@ -33,6 +34,7 @@ def main(argv: Sequence[str]) -> None:
             rejudge.__doc__,
         ),
         "compare": ("compare runs: base, SFT, RL", compare.add_arguments, compare.run, None),
+        "sheet": ("any models side by side, and the paper", sheet.add_arguments, sheet.run, sheet.__doc__),
         "log": ("how often users repeat themselves in a log, without a model", log.add_arguments, log.run, log.__doc__),
         "agreement": ("check a judge against human labels", agreement.add_arguments, agreement.run, None),
         "label": ("label user turns blind", label.add_arguments, label.run, label.__doc__),

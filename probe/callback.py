@@ -8,6 +8,7 @@ compare` reads, and the figures go to what the trainer reports to.
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -202,4 +203,5 @@ def info_of(model: Any, chat: Chat, label: str, step: int | None = None) -> Mode
         (name, tuple(tensor.shape), float(tensor.detach().double().sum())) for name, tensor in model.named_parameters()
     ]
     path = getattr(model.config, "_name_or_path", "") or label
-    return ModelInfo(path, label, step, sha256_text(repr(sums)), chat.template_sha256)
+    parameters = sum(math.prod(shape) for name, shape, _ in sums if "lora_" not in name)
+    return ModelInfo(path, label, step, sha256_text(repr(sums)), chat.template_sha256, parameters)

@@ -18,7 +18,7 @@ from nextturn.probe.engines.stored import Row
 from nextturn.probe.measures.base import Figure, count, read
 from nextturn.probe.questions.sets import read_items
 from nextturn.probe.report.comparison import percent
-from nextturn.probe.report.page import escaped
+from nextturn.probe.report.page import escaped, markdown_table
 from nextturn.probe.results import count_by
 from nextturn.probe.text.repeats import is_english, repeats, says_so
 
@@ -98,10 +98,5 @@ def markdown(report: dict[str, Any], name: str) -> str:
         f"turn. {report['not_english']} turns are not in English and in no share. Rules on words find no repeat in other words, so a "
         "share is no estimate of all repeats. docs/logs.md says how often the rules are right."
     )
-    tables = [_table(_shares(report)), "## Turns", _table([columns, *found])]
+    tables = [markdown_table(_shares(report)), "## Turns", markdown_table([columns, *found])]
     return "\n\n".join([f"# User turns of {escaped(name)}", note, *tables]) + "\n"
-
-
-def _table(rows: list[list[str]]) -> str:
-    lines = [f"| {' | '.join(escaped(cell, 300) for cell in row)} |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

@@ -40,7 +40,7 @@ class RunStore:
             write_json(self._manifest, {**self._head, "versions": versions})
 
     def _refuse_another(self, event: str) -> None:
-        refuse_changes(self.folder, event, read_json(self._manifest), self._head, free=("versions",))
+        refuse_changes(self.folder, event, read_json(self._manifest), self._head, free=("versions", "model.parameters"))
 
     def _refuse_if_moved(self) -> None:
         """Raise NextturnError if the folder is no longer the one that was opened.

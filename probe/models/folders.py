@@ -62,7 +62,8 @@ class ModelFolder:
 class ModelInfo:
     """The model of a probe run as results.json names it: its path, its name in tables, and its hashes.
 
-    The weights behind a server cannot be hashed. `path` is then the server's name for the model.
+    The weights behind a server cannot be hashed or counted. `path` is then the server's name for the model. `parameters` is None
+    for quantised weights, too, and in runs of earlier versions.
     """
 
     path: str
@@ -70,6 +71,7 @@ class ModelInfo:
     step: int | None = None
     weights_sha256: str | None = None
     template_sha256: str | None = None
+    parameters: int | None = None
 
 
 def resolve(name: str) -> ModelFolder:
@@ -341,7 +343,9 @@ def model_info(folder: ModelFolder, chat: Chat, label: str | None = None, step: 
     if step is None and (match := re.fullmatch(r"checkpoint-(\d+)", folder.path.name)):
         step = int(match.group(1))
     name = label or (f"step-{step}" if step is not None else Path(folder.name).name)
-    return ModelInfo(folder.name, name, step, fingerprint(folder), chat.template_sha256)
+    counts = weights.count_parameters(folder.whole)
+    parameters = counts.total() if set(counts) <= set(DTYPES) else None  # several quantised weights share an entry
+    return ModelInfo(folder.name, name, step, fingerprint(folder), chat.template_sha256, parameters)
 
 
 def parameter_count(folder: ModelFolder) -> int:

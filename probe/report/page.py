@@ -347,6 +347,12 @@ def escaped(text: str, most: int = 80) -> str:
     return printable(text, most).translate(_MARKS)
 
 
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of text from outside, the head first, as a table of Markdown."""
+    lines = [f"| {' | '.join(escaped(cell, 300) for cell in row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
 # --- report.html
 
 LIMIT = 60_000_000
