@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
     tables = tables_of(models, declared_by(runs))
     tables["Sources"] = [list(SOURCE), *([str(each.get(key, "-")) for key in SOURCE] for each in paper)]
     differing = [line for line in differences(runs) if line.partition(": ")[0] not in ("chat template", *SWITCHES)]
-    note = f"Measured differently: {'; '.join(differing)}" if differing else "All runs were measured in the same way"
+    note = f"Measured differently: {'; '.join(differing)}" if differing else "Nothing but template and thinking differs"
     text = [f"# Models side by side\n\n{escaped(note, 2000)}. Rates are as judged, in percent with 95% intervals."]
     text += [f"## {title}\n\n{markdown_table(rows)}" for title, rows in tables.items() if rows[1:]]
     found = [model.as_json() for model in models]

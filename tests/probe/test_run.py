@@ -148,7 +148,7 @@ def test_results_have_every_documented_field_and_no_other(finished: Path, qwen: 
     assert {"nextturn", "torch", "transformers"} <= set(manifest["versions"])
     assert set(results) == {"schema", "model", "settings", "accuracy", "clarify", "followup", "timing"}
     model, settings, timing = (results[name] for name in ("model", "settings", "timing"))
-    assert set(model) == {"path", "label", "step", "weights_sha256", "template_sha256"}
+    assert set(model) == {"path", "label", "step", "weights_sha256", "template_sha256", "parameters"}
     assert (results["schema"], model["label"], model["step"]) == (1, qwen.folder.path.name, None)
     assert len(model["weights_sha256"]) == len(model["template_sha256"]) == 64
     asked = {"prefix_form", "judge", "engine", "seed", "max_answer_tokens", "max_user_tokens"}
