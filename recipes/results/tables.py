@@ -4,7 +4,7 @@
     python recipes/results/tables.py --write    # after a run was added: write SHA256SUMS and the tables of the pages
 
 A page holds a table between `<!-- table: NAME -->`, or `<!-- short table: NAME -->`, and `<!-- end of table -->`. SHA256SUMS holds the hashes of the files that the
-tables were made from. tests/commands/test_tables.py refuses a page or a file that has changed since.
+tables were made from. tests/commands/test_kept_tables.py refuses a page or a file that has changed since.
 """
 
 from __future__ import annotations
@@ -60,20 +60,15 @@ def table(name: str, short: bool = False) -> str:
         check_counts(part.folder)
     comparison = compare_runs(runs)
     correction = correct(runs, [ROOT / labels] if labels else label_files([], runs))
+    # Those of all sets and temperatures together.
+    rates, changes = (
+        {each.run: each for each in of if each.set is None and each.temperature is None}
+        for of in (correction.rates, correction.differences)
+    )
     rows = [HEAD, ("---",) * len(HEAD)]
     for shown, run in zip(folders, runs, strict=True):
         figures = greedy_figures(comparison, run)
-        rate = next(
-            rate for rate in correction.rates if (rate.run, rate.set, rate.temperature) == (run.name, None, None)
-        )
-        change = next(
-            (
-                each
-                for each in correction.differences
-                if (each.run, each.set, each.temperature) == (run.name, None, None)
-            ),
-            None,
-        )
+        rate, change = rates[run.name], changes.get(run.name)
         accuracy, opening = figures["accuracy", "lenient"], commonest_opening(run)
         pieces = figures.get(("sharded", "sharded"))
         rows.append((
