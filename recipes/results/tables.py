@@ -3,8 +3,8 @@
     python recipes/results/tables.py            # print the tables
     python recipes/results/tables.py --write    # after a run was added: write SHA256SUMS and the tables of the pages
 
-A page holds a table between `<!-- table: NAME -->`, or `<!-- short table: NAME -->`, and `<!-- end of table -->`. SHA256SUMS holds the hashes of the files that the
-tables were made from. tests/commands/test_kept_tables.py refuses a page or a file that has changed since.
+A page holds a table between `<!-- table: NAME -->`, or `<!-- short table: NAME -->`, and `<!-- end of table -->`. The name
+`moves` is the table of what follows the strict labels. SHA256SUMS holds the hashes of the files that the tables were made from. tests/commands/test_kept_tables.py refuses a page or a file that has changed since.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from nextturn.probe.command.files import read_json, read_jsonl, write_atomic
+from nextturn.probe.judges.verdicts import GENUINE
 from nextturn.probe.kept import samples_file
 from nextturn.probe.labels.correct import correct, label_files
 from nextturn.probe.measures.followup import likeness
 from nextturn.probe.report.comparison import Comparison, RunFigure, compare_runs, percent, points
 from nextturn.probe.results import FinishedRun, count_figures, load_runs
+from nextturn.probe.stats import Estimate, paired_difference
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMS = ROOT / "recipes/results/SHA256SUMS"
-PAGES = ("README.md", "docs/results.md")
+PAGES = ("README.md", "docs/results.md", "docs/reactions.md")
 SHORT = (0, 1, 2, 5, 6, 7)
 HEAD = ("run", "accuracy (n)", "change", "in pieces", "answers complete", "follow-up, strict (labels)", "sure only", "change", "commonest opening (n)", "changed by a cut answer (n)")  # fmt: skip
 
@@ -37,6 +41,17 @@ TABLES = {
     "demo": (DEMO, "recipes/gallery/demo/labels.jsonl"),
     "smollm2": (SMOLLM2, "recipes/gallery/smollm2/labels.jsonl"),
 }
+# Pairs of runs whose strict labels were read in the same files: table, run, run. Then what may follow these labels.
+PAIRS = (
+    ("qwen", "base", "control-0"),
+    ("qwen", "base", "P-0"),
+    ("qwen", "control-0", "P-0"),
+    ("demo", "base", "step-39"),
+    ("smollm2", "base", "sft"),
+    ("smollm2", "base", "grpo"),
+    ("smollm2", "sft", "grpo"),
+)
+MOVES = ("follow-up, strict", "`rules`", "grounding", "changed by a cut answer", "names a thing of the answer", "commonest opening")  # fmt: skip
 
 
 def folders_of(runs: dict[str, str]) -> list[Path]:
@@ -128,6 +143,62 @@ def changed_when_cut(run: FinishedRun) -> str:
     return f"{percent(figure.estimate)} ({figure.estimate.n})"
 
 
+def moves() -> str:
+    """Return for each pair of runs how each figure of the user turns moves beside the strict labels.
+
+    "up" and "down" are changes whose 95% interval excludes 0. The last two figures are of different turns in the two runs
+    and have no interval.
+    """
+    rows = [("from, to", *MOVES), ("---",) * (1 + len(MOVES))]
+    for name, first, second in PAIRS:
+        folders, labels = TABLES[name]
+        runs = load_runs([str(ROOT / folders[first]), str(ROOT / folders[second])])
+        correction = correct(runs, [ROOT / labels] if labels else label_files([], runs))
+        [strict] = [each.corrected for each in correction.differences if each.set is None and each.temperature is None]
+        turns = [turns_of(run.parts[0].folder) for run in runs]
+        rules = [values_of(of_run, lambda turn: turn["label"] == GENUINE) for of_run in turns]
+        grounding = [values_of(of_run, lambda turn: turn["grounding"]) for of_run in turns]
+        changed = [
+            values_of(turns_of(run.parts[0].folder.with_name("cut"), cut=True), lambda turn: turn["changed"])
+            for run in runs
+        ]
+        named = [[turn["specific"] for turn in of_run if turn["label"] == GENUINE] for of_run in turns]
+        openings = [likeness([turn for turn in of_run if turn["temperature"] == 0]) for of_run in turns]
+        rows.append((
+            f"{name}: {first}, {second}",
+            moved(strict),
+            moved(paired_difference(*rules)),
+            moved(paired_difference(*grounding), "nats"),
+            moved(paired_difference(*changed)),
+            ", ".join(f"{100 * sum(of_run) / len(of_run):.0f}" for of_run in named),
+            ", ".join(f'{100 * of_run["opening_share"]:.0f} "{of_run["opening"]}"' for of_run in openings),
+        ))  # fmt: skip
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def turns_of(folder: Path, cut: bool = False) -> list[dict[str, Any]]:
+    """Return the user turns of a run, after whole or after cut answers; none if the folder is missing."""
+    rows = [row for _, row in read_jsonl(samples_file(folder))] if folder.is_dir() else []
+    return [row for row in rows if row["kind"] == "followup" and (row["perturbation"] != "none") == cut]
+
+
+def values_of(turns: list[dict[str, Any]], value: Callable[[dict[str, Any]], float | None]) -> dict[str, list[float]]:
+    """Return the values of turns by item."""
+    found: dict[str, list[float]] = {}
+    for turn in turns:
+        if (of_turn := value(turn)) is not None:
+            found.setdefault(f"{turn['set']} {turn['item']}", []).append(float(of_turn))
+    return found
+
+
+def moved(change: Estimate, unit: str = "percent") -> str:
+    """Return where a change goes, with its interval; "-" if it was not measured."""
+    if change.value is None or change.ci95 is None:
+        return "-"
+    way = "up" if change.ci95[0] > 0 else "down" if change.ci95[1] < 0 else "not told"
+    return f"{way}: {points(change, unit)}"
+
+
 def sums() -> str:
     """Return the hashes of all files behind the tables, as sha256sum writes them."""
     folders = {folder for runs, _ in TABLES.values() for folder in folders_of(runs)}
@@ -142,7 +213,9 @@ def with_tables(page: str) -> str:
     """Return the text of a page with its tables computed again."""
     return re.sub(
         r"(<!-- (short )?table: (\w+) -->\n).*?(<!-- end of table -->)",
-        lambda found: f"{found[1]}{table(found[3], short=bool(found[2]))}\n{found[4]}", page, flags=re.DOTALL,
+        lambda found: f"{found[1]}{moves() if found[3] == 'moves' else table(found[3], bool(found[2]))}\n{found[4]}",
+        page,
+        flags=re.DOTALL,
     )  # fmt: skip
 
 
@@ -153,7 +226,7 @@ def main() -> None:
             page = ROOT / name
             write_atomic(page, with_tables(page.read_text(encoding="utf-8")))
     else:
-        print("\n\n".join(table(name) for name in TABLES))
+        print("\n\n".join([*map(table, TABLES), moves()]))
 
 
 if __name__ == "__main__":
