@@ -4,7 +4,7 @@
     python recipes/results/tables.py --write    # after a run was added: write SHA256SUMS and the tables of the pages
 
 A page holds a table between `<!-- table: NAME -->`, or `<!-- short table: NAME -->`, and `<!-- end of table -->`. The name
-`moves` is the table of what follows the strict labels. SHA256SUMS holds the hashes of the files that the tables were made from. tests/commands/test_kept_tables.py refuses a page or a file that has changed since.
+`shown` is the list of what was shown, `moves` the table of what follows the strict labels. SHA256SUMS holds the hashes of the files that the tables were made from. tests/commands/test_kept_tables.py refuses a page or a file that has changed since.
 """
 
 from __future__ import annotations
@@ -50,6 +50,18 @@ PAIRS = (
     ("smollm2", "base", "sft"),
     ("smollm2", "base", "grpo"),
     ("smollm2", "sft", "grpo"),
+)
+# What the page lists first: what was done, model and data, trainings with labels, and the pair of runs that shows it.
+SHOWN = (
+    ("SFT on worked solutions", "SmolLM2-135M, generated one-step problems", 1, ("demo", "base", "step-39")),
+    ("GRPO that rewards right answers, from SFT", "the same", 1, ("smollm2", "sft", "grpo")),
+    (
+        "SFT on own solutions and written conversations",
+        "Qwen2.5-Coder-0.5B-Instruct, GSM8K",
+        1,
+        ("qwen", "base", "control-0"),
+    ),
+    ("the same with problems told in pieces", "the same", 1, ("qwen", "base", "P-0")),
 )
 MOVES = ("follow-up, strict", "`rules`", "grounding", "changed by a cut answer", "names a thing of the answer", "commonest opening")  # fmt: skip
 
@@ -100,6 +112,11 @@ def table(name: str, short: bool = False) -> str:
         ))  # fmt: skip
     shown_columns = SHORT if short else range(len(HEAD))
     return "\n".join("| " + " | ".join(row[place] for place in shown_columns) + " |" for row in rows)
+
+
+def table_of(name: str, short: bool = False) -> str:
+    """Return the table that a page names."""
+    return {"shown": shown, "moves": moves}[name]() if name in ("shown", "moves") else table(name, short)
 
 
 def check_counts(folder: Path) -> None:
@@ -176,6 +193,44 @@ def moves() -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def shown() -> str:
+    """Return the list of what was shown: for each change its paired difference, and a verdict that follows from the interval.
+
+    A change is "shown" if its 95% interval excludes 0, "once" if it is of one training.
+    """
+    head = ("what", "model, data", "trainings", "accuracy (n)", "in pieces", "follow-up, strict (labels of both)", "of these sure", "folder", "verdict")  # fmt: skip
+    rows: list[tuple[str, ...]] = [head, ("---",) * len(head)]
+    for what, data, trainings, (name, first, second) in SHOWN:
+        folders, labels = TABLES[name]
+        runs = load_runs([str(ROOT / folders[first]), str(ROOT / folders[second])])
+        figures = greedy_figures(compare_runs(runs), runs[1])
+        correction = correct(runs, [ROOT / labels] if labels else label_files([], runs))
+        rates = [each for each in correction.rates if each.set is None and each.temperature is None]
+        [strict] = [each.corrected for each in correction.differences if each.set is None and each.temperature is None]
+        accuracy = figures["accuracy", "lenient"].changes["baseline"]
+        pieces = figures["sharded", "sharded"].changes["baseline"] if ("sharded", "sharded") in figures else None
+        changes = {"accuracy": accuracy, "in pieces": pieces, "follow-up": strict}
+        rows.append((
+            what,
+            data,
+            str(trainings),
+            f"{points(accuracy)} ({accuracy.n})",
+            points(pieces) if pieces else "-",
+            f"{points(strict)} ({sum(rate.labels for rate in rates)})",
+            " to ".join(f"{100 * (rate.sure.value or 0):.0f}" for rate in rates),
+            f"`{'/'.join(folders[second].split('/')[:3])}`",
+            ", ".join(f"{of} {verdict(change, trainings)}" for of, change in changes.items() if change),
+        ))  # fmt: skip
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def verdict(change: Estimate, trainings: int) -> str:
+    """Return what an interval of a change says."""
+    low, high = change.ci95 or (0, 0)
+    way = "gain" if low > 0 else "loss" if high < 0 else ""
+    return f"{way} shown{'' if trainings > 1 else ' once'}" if way else "not told"
+
+
 def turns_of(folder: Path, cut: bool = False) -> list[dict[str, Any]]:
     """Return the user turns of a run, after whole or after cut answers; none if the folder is missing."""
     rows = [row for _, row in read_jsonl(samples_file(folder))] if folder.is_dir() else []
@@ -213,7 +268,7 @@ def with_tables(page: str) -> str:
     """Return the text of a page with its tables computed again."""
     return re.sub(
         r"(<!-- (short )?table: (\w+) -->\n).*?(<!-- end of table -->)",
-        lambda found: f"{found[1]}{moves() if found[3] == 'moves' else table(found[3], bool(found[2]))}\n{found[4]}",
+        lambda found: f"{found[1]}{table_of(found[3], short=bool(found[2]))}\n{found[4]}",
         page,
         flags=re.DOTALL,
     )  # fmt: skip
@@ -226,7 +281,7 @@ def main() -> None:
             page = ROOT / name
             write_atomic(page, with_tables(page.read_text(encoding="utf-8")))
     else:
-        print("\n\n".join([*map(table, TABLES), moves()]))
+        print("\n\n".join([*map(table_of, ("shown", *TABLES, "moves"))]))
 
 
 if __name__ == "__main__":
