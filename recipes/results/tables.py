@@ -32,12 +32,12 @@ SHORT = (0, 1, 2, 5, 6, 7)
 HEAD = ("run", "accuracy (n)", "change", "in pieces", "answers complete", "follow-up, strict (labels)", "sure only", "change", "commonest opening (n)", "changed by a cut answer (n)")  # fmt: skip
 
 # The runs of each table: names of a page, and folders; several trainings of a recipe are "A+B". Then the labels, if not beside them.
-QWEN = {name: f"recipes/results/{name}/probe" for name in ("base", "control-0", "P-0")}
+QWEN = {name: f"recipes/results/{name}/probe" for name in ("base", "control-0", "P-0", "P_varied-0")}
 DEMO = {name: f"recipes/gallery/demo/probe/{name}" for name in ("base", "step-39")}
 SMOLLM2 = {name: f"recipes/gallery/smollm2/{name}" for name in ("base", "sft", "grpo")}
 TABLES = {
     "qwen": (QWEN, ""),
-    "sft": ({name: QWEN[name] for name in ("base", "control-0")}, ""),
+    "sft": ({name: QWEN[name] for name in ("base", "control-0", "P_varied-0")}, ""),
     "demo": (DEMO, "recipes/gallery/demo/labels.jsonl"),
     "smollm2": (SMOLLM2, "recipes/gallery/smollm2/labels.jsonl"),
 }
@@ -45,7 +45,9 @@ TABLES = {
 PAIRS = (
     ("qwen", "base", "control-0"),
     ("qwen", "base", "P-0"),
+    ("qwen", "base", "P_varied-0"),
     ("qwen", "control-0", "P-0"),
+    ("qwen", "P-0", "P_varied-0"),
     ("demo", "base", "step-39"),
     ("smollm2", "base", "sft"),
     ("smollm2", "base", "grpo"),
@@ -62,6 +64,7 @@ SHOWN = (
         ("qwen", "base", "control-0"),
     ),
     ("the same with problems told in pieces", "the same", 1, ("qwen", "base", "P-0")),
+    ("the same, with replies in many forms", "the same", 1, ("qwen", "base", "P_varied-0")),
 )
 MOVES = ("follow-up, strict", "`rules`", "grounding", "changed by a cut answer", "names a thing of the answer", "commonest opening")  # fmt: skip
 
