@@ -28,7 +28,9 @@ def test_a_right_model_gets_more_than_a_wrong_one(kind: str, tmp_path: Path) -> 
     traces = evaluate(kind, model, tmp_path / "right", 6, 64)
     wrong = evaluate(kind, lambda messages, tokens: ("It is \\boxed{-77}.", "stop"), tmp_path / "wrong", 6, 64)
     assert len(traces) == len(wrong) == 6
-    for right, other in zip(*(sorted(each, key=lambda trace: trace["task"]["data"]["idx"]) for each in (traces, wrong)), strict=True):
+    for right, other in zip(
+        *(sorted(each, key=lambda trace: trace["task"]["data"]["idx"]) for each in (traces, wrong)), strict=True
+    ):
         assert right["rewards"]["reward"]["score"] > other["rewards"]["reward"]["score"] + 0.4
         row = right["task"]["data"]["row"]
         assert [message["content"] for message in said(right)[2::2]][: len(row["shards"])] == row["shards"]

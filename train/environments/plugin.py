@@ -39,7 +39,7 @@ class PromptTask(vf.Task[PromptData]):
         """Return the user's next message, or None to end the conversation."""
         return tasks.user_turn(self.data.row, self.conversation(trace))
 
-    @vf.reward
+    @vf.reward  # type: ignore[untyped-decorator]
     async def reward(self, trace: vf.Trace) -> float:
         """Return nextturn's reward of the conversation, and record its parts as metrics."""
         value, parts = await asyncio.to_thread(

@@ -63,7 +63,9 @@ def prompts(kind: Kind, path: str = "") -> list[PromptRow]:
         made = [row for row in found if row is not None]
     if not made:
         needs = {"pieces": "that can be cut", "ask": "that lacks a fact", "doubt": "with an answer that can be doubted"}
-        raise DataError(f"{path}: none of {len(rows)} first messages is a problem {needs[kind]}; expected a build of `nextturn data`")
+        raise DataError(
+            f"{path}: none of {len(rows)} first messages is a problem {needs[kind]}; expected a build of `nextturn data`"
+        )
     return made
 
 
