@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nextturn.probe.engines.base import Request, collect
 from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
-from nextturn.probe.text.chat import Chat
 from nextturn.train.environments.tasks import prompts
-from support.verifiers_parts import Message, evaluate, said
+from support.verifiers_parts import Message, assert_talked, evaluate, said, spoken_by
 
 
 @pytest.mark.parametrize("kind", ["pieces", "ask", "doubt"])
@@ -41,12 +39,6 @@ def test_a_right_model_gets_more_than_a_wrong_one(kind: str, tmp_path: Path) -> 
 def test_smollm2_talks_with_the_scripted_user(smollm2: Path, tmp_path: Path) -> None:
     folder = resolve(str(smollm2))
     tokenizer = load_tokenizer(folder)
-    chat, engine = Chat(tokenizer), HfEngine(load_model(folder, "float32", "cpu"), tokenizer)
-
-    def model(messages: Sequence[Message], tokens: int) -> tuple[str, str]:
-        (made,) = collect(engine, [Request(tuple(chat.prompt_ids(messages)), tokens, tuple(chat.answer_stop_ids))])
-        return made.text, made.finish
-
+    model = spoken_by(HfEngine(load_model(folder, "float32", "cpu"), tokenizer), tokenizer)
     (trace,) = evaluate("doubt", model, tmp_path, 1, 160)
-    assert [message["role"] for message in said(trace)][:2] == ["user", "assistant"]
-    assert said(trace)[1]["content"].strip() and 0 <= trace["rewards"]["reward"]["score"] <= 1
+    assert_talked(trace)

@@ -11,11 +11,25 @@ from typing import Any
 
 import pytest
 
+from nextturn.probe.engines.base import Request, collect
+from nextturn.probe.text.chat import Chat
 from support.loopback import Loopback, Seen, chat_reply
 
 Message = dict[str, str]
 Model = Callable[[Sequence[Message], int], tuple[str, str]]
 """Returns text and finish reason of the reply to messages, with at most so many tokens."""
+
+
+def spoken_by(engine: Any, tokenizer: Any) -> Model:
+    """The greedy replies of an engine; it is asked once here, since some load their model in the main thread only."""
+    chat = Chat(tokenizer)
+
+    def model(messages: Sequence[Message], tokens: int) -> tuple[str, str]:
+        (made,) = collect(engine, [Request(tuple(chat.prompt_ids(messages)), tokens, tuple(chat.answer_stop_ids))])
+        return made.text, made.finish
+
+    model([{"role": "user", "content": "Hello."}], 1)
+    return model
 
 
 def evaluate(kind: str, model: Model, out: Path, n: int, tokens: int, *options: str) -> list[dict[str, Any]]:
@@ -43,3 +57,11 @@ def evaluate(kind: str, model: Model, out: Path, n: int, tokens: int, *options: 
 def said(trace: dict[str, Any]) -> list[Message]:
     """The conversation of a trace without its system message."""
     return [node["message"] for node in trace["nodes"] if node["message"]["role"] != "system"]
+
+
+def assert_talked(trace: dict[str, Any]) -> None:
+    """Check that a model with words of its own talked with the doubting user and got a reward."""
+    messages = said(trace)
+    assert [message["role"] for message in messages[:2]] == ["user", "assistant"]
+    assert messages[1]["content"].strip() and 0 <= trace["rewards"]["reward"]["score"] <= 1
+    assert len(messages) == 4 or trace["calls"][-1]["finish_reason"] == "length"
