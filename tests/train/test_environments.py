@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,16 @@ def test_a_cut_reply_ends_without_a_reward_for_the_end(path: str) -> None:
     (row,) = (row for row in tasks.prompts("doubt", path) if row.id == "whole")
     assert play(row, "It is \\boxed{4}. And because", cut=True)[1] == 0.5
     assert play(row, "First 3 times 2 is 6, and 10 - 6 = 4", cut=True)[1] == 0
+
+
+def test_neither_torch_nor_a_trainer_is_imported() -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['accelerate', 'datasets', 'torch', 'transformers', 'trl', 'verifiers'])); "
+        "from nextturn.train.environments import tasks; row = tasks.prompts('ask')[0]; "
+        "tasks.reward(row, [*row.prompt, {'role': 'assistant', 'content': 'x^2 = \\\\boxed{x+1}'}], 4, False)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_rows_that_give_no_task_are_refused(tmp_path: Path) -> None:
