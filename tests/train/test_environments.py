@@ -49,7 +49,7 @@ def test_the_packaged_problems_give_tasks_of_every_kind() -> None:
     for row in made["pieces"]:
         assert len(row.shards) > 1 and not row.withholds and row.prompt[0]["content"] not in row.shards
     assert {row.withholds for row in made["ask"]} == {True, False}
-    assert all(row.columns["claim"] != row.answer and row.answer for row in made["doubt"])
+    assert all(row.columns["nextturn_claim"] != row.answer and row.answer for row in made["doubt"])
 
 
 def test_a_problem_in_pieces_is_told_in_order_and_an_early_answer_costs(path: str) -> None:
@@ -77,7 +77,7 @@ def test_a_question_pays_where_a_fact_is_missing_and_costs_elsewhere(path: str) 
 )
 def test_a_doubt_claims_the_other_result(first: str, then: str, reward: float, path: str) -> None:
     (row,) = (row for row in tasks.prompts("doubt", path) if row.id == "whole")
-    claim = row.columns["claim"]
+    claim = row.columns["nextturn_claim"]
     users, value, parts = play(
         row, f"It is \\boxed{{{first}}}.", f"So it is \\boxed{{{claim if then == 'claim' else then}}}."
     )

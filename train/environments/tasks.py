@@ -34,7 +34,7 @@ from nextturn.train.sections import RewardSection
 Kind = Literal["pieces", "ask", "doubt"]
 INSTRUCTION = "Solve the user's problem. Give the final answer in \\boxed{}."
 """System message of the tasks: the scripted user takes a marked answer for the end of the work."""
-_CLAIM = "claim"  # column of a row: the wrong result that the user claims
+_CLAIM = "nextturn_claim"  # column of a row: the wrong result that the user claims
 _CASUAL = 0.3
 
 
