@@ -4,6 +4,8 @@
 # make test-wheel  installs the wheel alone into an empty environment, from the registry, and probes a small folder on a file
 # make fuzz   runs the property tests with new examples for FUZZ_MINUTES (30); stops at the first failing example
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
+# make test-reach  runs the environments in verifiers' own evaluation, in an environment on top of the first, also with the model in vLLM
+#             if `make test-vllm` has set it up; and watches folders as other trainers write them
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
 #             and on ten times as much, and GRPO's look-ahead against trl's plain step; minutes
 # make bench-peers measures lm-evaluation-harness, a plain script, `trl sft` and this project in turn, half an hour to an hour;
@@ -29,12 +31,14 @@ PIP := $(BIN)/pip install --quiet --quiet --disable-pip-version-check --constrai
 VLLM_VENV ?= .venv-vllm
 READY := $(VENV)/.ready-$(shell cat Makefile pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 HARNESS_VENV ?= .venv-harness
+VERIFIERS_VENV ?= .venv-verifiers
 DOCS_VENV ?= .venv-docs
 READY_VLLM := $(VLLM_VENV)/.ready-$(shell cksum < constraints-vllm.txt | cut -d ' ' -f 1)
+READY_VERIFIERS := $(VERIFIERS_VENV)/.ready-$(shell cksum < constraints-verifiers.txt | cut -d ' ' -f 1)
 READY_DOCS := $(DOCS_VENV)/.ready-$(shell cksum < constraints-docs.txt | cut -d ' ' -f 1)
 READY_HARNESS := $(HARNESS_VENV)/.ready-$(shell cksum < constraints-harness.txt | cut -d ' ' -f 1)
 
-.PHONY: setup demo demo-rl test test-wheel fuzz test-vllm bench bench-peers torture schema docs gallery lint clean
+.PHONY: setup demo demo-rl test test-wheel fuzz test-vllm test-reach bench bench-peers torture schema docs gallery lint clean
 .DEFAULT_GOAL := demo
 
 setup: $(READY)
@@ -68,6 +72,10 @@ $(READY_VLLM): | $(READY)
 $(READY_HARNESS): | $(READY)
 	@echo "setting up $(HARNESS_VENV): 110 MB to download"
 	$(call second_environment,$(HARNESS_VENV),constraints-harness.txt)
+
+$(READY_VERIFIERS): | $(READY)
+	@echo "setting up $(VERIFIERS_VENV): 150 MB when installed"
+	$(call second_environment,$(VERIFIERS_VENV),constraints-verifiers.txt)
 
 $(READY_DOCS):
 	$(PYTHON) -m venv --clear $(DOCS_VENV)
@@ -118,6 +126,11 @@ fuzz: setup
 test-vllm: $(READY_VLLM)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/vllm_lane
 
+test-reach: $(READY_VERIFIERS)
+	OMP_NUM_THREADS=1 VERIFIERS_VENV=$(VERIFIERS_VENV) $(BIN)/python -m pytest tests/reach_lane tests/probe/test_layouts.py
+	[ ! -x $(VLLM_VENV)/bin/python ] || OMP_NUM_THREADS=1 VERIFIERS_VENV=$(VERIFIERS_VENV) \
+		$(VLLM_VENV)/bin/python -m pytest tests/vllm_lane/test_real_vllm_environments.py
+
 bench: setup
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.probe
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.build
@@ -151,4 +164,4 @@ docs: $(READY_DOCS) .types
 	@mkdir -p .types/nextturn && for package in probe data_builders train; do ln -sfn ../../$$package .types/nextturn/$$package; done
 
 clean:
-	rm -rf runs build $(VENV) $(VLLM_VENV) $(HARNESS_VENV) $(DOCS_VENV)
+	rm -rf runs build $(VENV) $(VLLM_VENV) $(HARNESS_VENV) $(VERIFIERS_VENV) $(DOCS_VENV)

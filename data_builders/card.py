@@ -26,6 +26,7 @@ _SAMPLES = 10  # conversations shown in full
 _EXCERPT = 180
 WARN = 0.7
 """A giveaway above this value gets a warning."""
+_LICENCES = {"gsm8k": "mit", "math": "mit", "written": "apache-2.0"}  # of the sets that the hub or the package holds
 
 
 class Counts:
@@ -109,6 +110,7 @@ def card(
         roles=sorted({name.partition(".")[0] for name in calls or {}}),
         calls=calls or {},
         settings=settings,
+        licences=licences(settings),
         views={view: json.dumps(columns(paths)) for view, paths in (views or {}).items()},
         notes=notes,
         giveaway=giveaway,
@@ -152,6 +154,18 @@ def columns(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
     schemas = [read(path) for path in paths if path.stat().st_size]
     return fields(pyarrow.unify_schemas(schemas, promote_options="permissive")) if schemas else []
+
+
+def licences(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the licence of each source of a build by the hub's name; "unknown" for a file or a source of one's own."""
+    source, replay = settings["source"], settings["replay"]
+    found = {source["kind"]: bool(source["path"])}
+    if replay["fraction"]:
+        kind = replay["source"] or source["kind"]
+        found[kind] = bool(replay["path"]) or found.get(kind, False)
+    if settings["written"]:
+        found["written"] = False
+    return {kind: "unknown" if own else _LICENCES.get(kind, "unknown") for kind, own in found.items()}
 
 
 def user_notes(totals: Mapping[str, Any]) -> list[str]:

@@ -170,7 +170,12 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
         codes = (0, 3, 4) if {"--keep", "--gain"} & {*words} else (0,)  # tests/probe/test_gate.py has the code of each
         call([*words, *options.get(words[-1], options.get(words[2], []) if words[2:] else [])], workplace, codes)
     else:
-        assert shown == "python -m venv .venv" or words[0] in ("pip", ".", "vllm"), (
+        assert shown == "python -m venv .venv" or words[0] in (
+            "pip",
+            ".",
+            "vf-eval",
+            "vllm",
+        ), (  # `make test-reach` runs vf-eval
             f"no test knows how to check: {shown}"
         )
 

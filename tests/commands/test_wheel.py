@@ -54,6 +54,8 @@ def test_every_file_of_the_packages_is_in_the_wheel(site: Path) -> None:
         if "__pycache__" not in path.parts and (path.name != "README.md" or path.parent.name == "example")
     }
     held = {path.relative_to(site / "nextturn") for path in (site / "nextturn").rglob("*") if path.is_file()}
+    environments = (path for folder in site.glob("nextturn_*") for path in folder.rglob("*") if path.is_file())
+    held |= {Path("train/environments") / path.relative_to(site) for path in environments}
     assert wanted == held
     assert not {"probe", "train", "data_builders"} & {path.name for path in site.iterdir()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import tracemalloc
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from nextturn.data_builders.card import block, card, chat, columns, excerpt, inline
 from nextturn.data_builders.duplicates import Checked
@@ -63,6 +65,26 @@ def test_kinds_questions_and_lengths_are_counted() -> None:
     for figures in (r"8 conversations .* 12\.5%", r"13 assistant turns 46\.2% .* 30\.0%"):
         assert re.search(figures, page), figures
     assert "No rows." in page_of([], [], settings())
+
+
+@pytest.mark.parametrize(
+    ("source", "replay", "written", "licences"),
+    [
+        ({"kind": "gsm8k"}, {}, None, {"gsm8k": "mit"}),
+        ({"kind": "math", "path": "mine.jsonl"}, {}, {"n": 4}, {"math": "unknown", "written": "apache-2.0"}),
+        ({"kind": "written"}, {"fraction": 0.1, "source": "gsm8k"}, None, {"written": "apache-2.0", "gsm8k": "mit"}),
+        ({"kind": "gsm8k"}, {"fraction": 0.1, "path": "mine.jsonl"}, None, {"gsm8k": "unknown"}),
+        ({"kind": "own:Problems"}, {"source": "gsm8k"}, None, {"own:Problems": "unknown"}),  # no replay
+    ],
+)
+def test_the_hub_is_told_the_licences_of_the_sources(
+    source: Row, replay: Row, written: Row | None, licences: dict[str, str]
+) -> None:
+    made = settings(written=written)
+    made |= {"source": made["source"] | source, "replay": made["replay"] | replay}
+    page = page_of([], [], made)
+    assert dict(cells(section(page, "Licences"))[2:]) == licences
+    assert set(yaml.safe_load(page.split("---")[1])["license"]) == set(licences.values())
 
 
 def test_the_most_frequent_and_the_rarest_story_are_named() -> None:
@@ -141,7 +163,7 @@ def test_hostile_texts_ids_and_reasons_do_not_change_the_page() -> None:
     ):
         assert {kind for kind, _ in made} <= {*(kind for kind, _ in tame), "text_special"}
         assert not [content for _, content in made if "alert(" in content or "| all" in content or content == "Gone"]
-        assert sum(kind == "heading_open" for kind, _ in made) == 6
+        assert sum(kind == "heading_open" for kind, _ in made) == 7
     assert not {"\x1b", "\u202e", "\u2028"} & set(page_of([row(HOSTILE, HOSTILE)], [], settings()))
 
 
@@ -170,12 +192,14 @@ def test_memory_does_not_grow_with_the_rows() -> None:
             yield row(f"What is {number} and {number % 13} more?", f"Word{number} {SOLVED}", id=f"row-{number}")
 
     def peak(n: int) -> int:
+        gc.freeze()  # objects of other tests: while there are many, garbage in cycles is collected late
         tracemalloc.start()
         try:
             page_of(many(n), ({**each, "reason": "leak"} for each in many(500)), settings())
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
+            gc.unfreeze()
 
     peak(100)  # imports and compiles once
     assert peak(1800) < 1.1 * peak(700) + 50_000

@@ -109,7 +109,9 @@ def test_datasets_loads_a_build_by_the_name_of_its_rows(built: Path, tmp_path: P
     """Generated and written conversations have different columns: `story`, `doubts`, `intent`."""
     from datasets import load_dataset
 
-    loaded = load_dataset(str(built), "sft", cache_dir=str(tmp_path))["train"]
+    splits = load_dataset(str(built), cache_dir=str(tmp_path))  # without a name: the conversations
+    assert list(splits) == ["train"]
+    loaded = splits["train"]
     rows = list(load_sft_rows(built))
     assert loaded["id"] == [row["id"] for row in rows]
     assert loaded["intent"] == [row.get("intent") for row in rows]
