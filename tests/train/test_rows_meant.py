@@ -181,6 +181,11 @@ def test_what_is_left_out_is_counted_and_stops_above_a_share(capsys: pytest.Capt
     chat = chat_of("qwen3")
     _, counts = make_rows([[ASKED, {**SAID, "content": "Say <|im_start|>."}]], chat, "assistant", None)
     assert (counts.unthinking, counts.spelled) == (1, 1)
+    limit = counts.longest
+    rows, counts = make_rows([[ASKED, SAID], [ASKED, {**SAID, "content": "Rain. " * 99}]], chat, "assistant", limit)
+    assert (len(rows), counts.too_long, counts.conversations) == (1, 1, 2) and counts.longest > limit
+    with pytest.raises(DataError, match="train.max_length"):
+        make_rows([[ASKED, SAID]], chat, "assistant", 2)
     assert unread_columns({"messages": [ASKED, SAID], "input": "x", "score": 3, "id": 1}, {}) == {"input", "score"}
 
 
