@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.command.errors import DataError, TemplateError
+from nextturn.probe.command.errors import DataError
 from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.data.messages import training_messages
 from nextturn.probe.text.chat import Chat
@@ -116,14 +116,6 @@ def test_calls_as_json_text_are_calls() -> None:
     assert training_messages(row, "row 1") == training_messages(WITH_TOOLS, "row 1")
     words = {"tools": "calculator, search", "messages": WITH_TOOLS["messages"][-2:]}
     assert "tools" not in training_messages(words, "row 1")[0], "a column of that name may be anything"
-
-
-def test_a_template_without_tools_refuses_them() -> None:
-    chat = Chat(tiny_tokenizer("chatml"))
-    for first, last in ((0, None), (4, None)):  # with calls, and with a description of tools alone
-        row = {**WITH_TOOLS, "messages": WITH_TOOLS["messages"][first:last]}
-        with pytest.raises(TemplateError, match="Qwen3.5"):
-            chat.training_rows(training_messages(row, "row 1"))
 
 
 @pytest.mark.parametrize(

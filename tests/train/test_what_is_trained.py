@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.command.errors import BadInput, ModelError, RecipeError, ToldToEnd
+from nextturn.probe.command.errors import BadInput, ModelError, ToldToEnd
 from nextturn.probe.models.checkpoints import list_checkpoints
 from nextturn.probe.models.folders import ModelFolder, fingerprint, load_model, resolve
 from nextturn.probe.models.weights import load_any_tokenizer
@@ -20,7 +20,7 @@ from nextturn.train.memory import unloaded_policy
 from nextturn.train.plan import describe
 from nextturn.train.policy import load_policy, new_adapter
 from nextturn.train.resume import checkpoint_bytes
-from nextturn.train.sections import LOADERS, LoraSection, ModelSection, load_grpo_recipe, load_sft_recipe
+from nextturn.train.sections import LoraSection, ModelSection, load_grpo_recipe, load_sft_recipe
 from nextturn.train.setup import launcher_set_threads
 from nextturn.train.sft import train
 from support import grpo_parts, sft_parts
@@ -275,14 +275,6 @@ def test_a_run_that_ends_inside_a_generation_resumes_at_its_end(
         assert sorted(step for step, _ in list_checkpoints(run)) == saves
         results.append((run / "checkpoint-5" / "model.safetensors").read_bytes())
     assert results[0] == results[1]
-
-
-@pytest.mark.parametrize("stage", ["dpo", "grpo"])
-def test_a_reference_that_no_checkpoint_has_is_refused(stage: str, tmp_path: Path) -> None:
-    data = {"path": "data"}
-    path = sft_parts.write_recipe(tmp_path, Path("m"), data, {"sync_ref_model": True})
-    with pytest.raises(RecipeError, match="sync_ref_model"):
-        LOADERS[stage](path)
 
 
 # --- The machine.
