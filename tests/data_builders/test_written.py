@@ -22,7 +22,6 @@ from nextturn.probe.data.messages import check_messages
 from nextturn.probe.questions.sets import PACKAGED, locate, read_pairs
 from nextturn.probe.text.chat import Chat
 from nextturn.probe.text.equality import same_answer
-from nextturn.train.encoding import make_rows, show_loss
 from support.commands import ROOT
 from support.conversations import messages, spans
 from support.problems import MIXED
@@ -152,17 +151,6 @@ def test_a_turn_without_loss_is_only_context(template: str) -> None:
         learned = [chat.tokenizer.decode(row.input_ids[a:b]) for row in rows for a, b in spans(row.loss_mask)]
         assert learned == [f"Answer {number}.<|im_end|>" for number, mark in enumerate(marks) if mark]
         assert {tuple(row.input_ids) for row in rows} <= whole, "the mark changes no token"
-
-
-def test_the_mark_goes_from_a_file_to_the_loss_mask(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "own.jsonl", [{"messages": TALK}])
-    (row,) = load_sft_rows(tmp_path / "own.jsonl")
-    assert row["messages"] == TALK
-    chat = Chat(tiny_tokenizer("chatml"))
-    (made,), counts = make_rows([row["messages"]], chat, "assistant", None)
-    shown = show_loss(made, chat.tokenizer)
-    assert "⟦No, it is 4.<|im_end|>⟧" in shown and "⟦It is 5." not in shown and "It is 5." in shown
-    assert counts.loss_tokens < sum(label != 0 for label in made["labels"])
 
 
 @pytest.mark.parametrize(
