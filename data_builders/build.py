@@ -64,7 +64,7 @@ def is_built(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     """
     if not (out / "manifest.json").is_file():
         return False
-    recipe, before = with_simulator(recipe), built_settings(out)
+    recipe, before = with_simulator(recipe), files.read_json(out / "settings.json")
     inputs = before["inputs"].items()
     hashes = {name: files.sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
     now = {**shaping(recipe), "inputs": hashes}
@@ -332,16 +332,6 @@ def resumed(out: Path, name: str, quality: QualityFilter, teller: Teller | None)
     return True
 
 
-def built_settings(out: Path) -> dict[str, Any]:
-    """Return the settings of the build in `out`, without unused defaults of earlier versions, which generated problems."""
-    settings: dict[str, Any] = files.read_json(out / "settings.json")
-    if settings.get("eval") == {"accuracy_n": 0}:
-        del settings["eval"]
-    if settings["replay"]["source"] == "starter" and not settings["replay"]["fraction"]:
-        settings["replay"]["source"] = None
-    return settings
-
-
 def _refuse_changes(out: Path, before: dict[str, Any], now: dict[str, Any], *where: Mark) -> None:
     free = may_differ(DataRecipe, Mark.IN_BUILDS, *where)
     engines = {((settings.get("dialogue") or {}).get("simulator") or {}).get("engine") for settings in (before, now)}
@@ -357,7 +347,7 @@ def claim(out: Path, settings: dict[str, Any]) -> None:
     if out.is_dir():
         files.remove_unfinished(out)
     if (out / "settings.json").is_file():
-        _refuse_changes(out, built_settings(out), settings)
+        _refuse_changes(out, files.read_json(out / "settings.json"), settings)
     elif out.is_dir() and any(out.iterdir()):
         raise BadInput(f"{out}: holds other files and is no data build; give an empty or new directory with --out")
     else:

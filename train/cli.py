@@ -6,7 +6,6 @@ import platform
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 
 from nextturn.probe.command.errors import BadInput, run_command
 
@@ -57,13 +56,10 @@ def main(argv: Sequence[str]) -> None:
 
 def versions() -> str:
     """Return what a fault report needs: the versions of nextturn, Python and what nextturn uses. Nothing of it is imported."""
-    lines = [f"nextturn {version('nextturn')}", f"python {platform.python_version()}, {platform.platform()}"]
-    for name in _REPORTED:
-        try:
-            lines.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            lines.append(f"{name} not installed")
-    return "\n".join(lines)
+    from nextturn.train.doctor import installed
+
+    lines = [f"nextturn {installed('nextturn')}", f"python {platform.python_version()}, {platform.platform()}"]
+    return "\n".join([*lines, *(f"{name} {installed(name) or 'not installed'}" for name in _REPORTED)])
 
 
 def console() -> None:

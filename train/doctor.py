@@ -87,7 +87,7 @@ def check_packages(has_gpu: bool) -> Iterator[Finding]:
     """Compare installed versions with the ranges that nextturn and the packages that it uses ask for."""
     wanted = _requirements("nextturn", ("", "train", "lora", "gpu", "vllm", "deepspeed", "wandb"))
     for need in wanted:
-        version, install = _installed(need.name), f"pip install '{need.name}{need.specifier}'"
+        version, install = installed(need.name), f"pip install '{need.name}{need.specifier}'"
         if version is not None and need.specifier.contains(version, prereleases=True):
             yield Finding("ok", need.name, version)
         elif version is None and need.marker is not None and not _NEEDED.search(str(need.marker)):
@@ -97,7 +97,7 @@ def check_packages(has_gpu: bool) -> Iterator[Finding]:
             yield Finding("problem", need.name, f"{version or 'not installed'}, expected {need.specifier}", install)
     for package in wanted:
         for need in _requirements(package.name):
-            version = _installed(need.name)
+            version = installed(need.name)
             if version is not None and not need.specifier.contains(version, prereleases=True):
                 state = f"{package.name} works with {need.name} {need.specifier}, {version} is installed"
                 yield Finding("problem", "combination", state, f"pip install '{need.name}{need.specifier}'")
@@ -105,12 +105,13 @@ def check_packages(has_gpu: bool) -> Iterator[Finding]:
 
 def _requirements(name: str, extras: Sequence[str] = ("",)) -> list[Requirement]:
     """Return the requirements of an installed package on this machine, with those of the extras."""
-    lines = (metadata.requires(name) or []) if _installed(name) else []
+    lines = (metadata.requires(name) or []) if installed(name) else []
     needs = [need for need in map(Requirement, lines) if canonicalize_name(need.name) != "nextturn"]
     return [need for need in needs if not need.marker or any(need.marker.evaluate({"extra": e}) for e in extras)]
 
 
-def _installed(name: str) -> str | None:
+def installed(name: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

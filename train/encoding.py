@@ -186,6 +186,17 @@ def make_rows(
     return rows, RowCounts(count, len(rows), tokens, trained, longest, too_long, intents, len(skipped), **kinds)
 
 
+def load_rows(
+    path: Path, section: DataSection, chat: Chat, max_length: int | None
+) -> tuple[list[tuple[Message, ...]], list[dict[str, list[int]]], RowCounts]:
+    """Return the conversations of a path, their rows and counts, and print what is left out. Raises DataError or TemplateError."""
+    skipped: list[str] = []
+    conversations = list(read_conversations(path, section, skipped))
+    rows, counts = make_rows(conversations, chat, section.loss_on, max_length, skipped)
+    check_counts(counts, section, chat, max_length)
+    return conversations, rows, counts
+
+
 def check_counts(counts: RowCounts, section: DataSection, chat: Chat, limit: int | None) -> None:
     """Print what is left out of the rows or trained in another way than it may be meant.
 
@@ -214,17 +225,11 @@ def check_too_long(what: str, too_long: int, kept: int, limit: str, section: Tra
         say_once(f"too long  {said}")
 
 
-def as_dataset(rows: Sequence[dict[str, list[int]]], packed_to: int | None = None) -> Any:
-    """Return the rows as trl's dataset, or packed into sequences of at most `packed_to` tokens with their `seq_lengths`: trl
-    packs only rows that it has prepared itself."""
+def as_dataset(rows: Sequence[dict[str, list[int]]]) -> Any:
+    """Return the rows as a dataset for trl."""
     from datasets import Dataset
 
-    dataset = Dataset.from_list(list(rows))
-    if packed_to is None:
-        return dataset
-    from trl import pack_dataset
-
-    return pack_dataset(dataset, packed_to, "bfd")
+    return Dataset.from_list(list(rows))
 
 
 def show_loss(row: dict[str, list[int]], tokenizer: Any) -> str:

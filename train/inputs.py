@@ -75,16 +75,11 @@ def _recorded_model(known: dict[str, Any], name: str) -> ModelFolder | None:
 
 def base_line(folder: ModelFolder) -> str:
     """Return a model's folder, its hash and how far its run came, as text. Raises ModelError if its weights are not here."""
-    return f"{folder.path}, {fingerprint(folder)[:12]}{_state(folder.path)}"
-
-
-def _state(folder: Path) -> str:
-    """Return the end of a line about a checkpoint: how far its run came; "" for other folders."""
-    if not (folder / MARKER).is_file():
-        return ""
-    if (done := finished(folder.parent)) is None:
-        return "; its run has not finished"
-    return f"; its run finished at step {done['step']}"
+    line = f"{folder.path}, {fingerprint(folder)[:12]}"
+    if not (folder.path / MARKER).is_file():
+        return line
+    done = finished(folder.path.parent)
+    return f"{line}; its run finished at step {done['step']}" if done else f"{line}; its run has not finished"
 
 
 def _changed(run_dir: Path, kind: str, known: Inputs, how: str) -> SettingsChanged:

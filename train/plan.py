@@ -159,13 +159,11 @@ class RunPlan:
             yield f"data      {self.unknown('rows and tokens', path)}"
         else:
             section: Any = self.recipe.data
-            loss_on, longest = section.loss_on, self.arguments.get("max_length", 1024)
-            skipped: list[str] = []
-            conversations = list(encoding.read_conversations(path, section, skipped))
-            self.conversations = conversations
-            rows, counts = encoding.make_rows(conversations, self.chat, loss_on, longest, skipped)
-            encoding.check_counts(counts, section, self.chat, longest)
-            of_user = f" on user turns, {counts.intents:,} conversations with an intent" if loss_on == "user" else ""
+            longest = self.arguments.get("max_length", 1024)
+            self.conversations, rows, counts = encoding.load_rows(path, section, self.chat, longest)
+            of_user = (
+                f" on user turns, {counts.intents:,} conversations with an intent" if section.loss_on == "user" else ""
+            )
             yield (
                 f"data      {path}: {counts.conversations:,} conversations, {counts.rows:,} rows, {counts.tokens:,} tokens, "
                 f"{counts.loss_tokens / counts.tokens:.0%} with loss{of_user}, longest row {counts.longest}, "
@@ -173,19 +171,12 @@ class RunPlan:
                 + (f", {counts.skipped} left out because they are no conversations" if counts.skipped else "")
             )
             if section.validation:
-                left_out: list[str] = []
-                held_out = encoding.read_conversations(
-                    located(section.validation, "data.validation"), section, left_out
-                )
-                validation, known = encoding.make_rows(held_out, self.chat, loss_on, longest, left_out)
+                held_out = located(section.validation, "data.validation")
+                _, validation, known = encoding.load_rows(held_out, section, self.chat, longest)
                 check_validation(rows, validation)
-                encoding.check_counts(known, section, self.chat, longest)
                 yield f"validate  {section.validation}: {known.conversations:,} conversations, {known.skipped + known.too_long} left out"
             self.example = ["an example, tokens with loss are between ⟦ and ⟧:", *_shown(rows[0], self.chat)]
             self.rows = counts.rows
-            if self.arguments.get("packing"):
-                self.rows = len(encoding.as_dataset(rows, self.length))
-                yield f"packing   into {self.rows:,} sequences of at most {self.length:,} tokens"
         yield self.steps_line()
 
     def dpo(self, path: Path | None) -> Iterator[str]:

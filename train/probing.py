@@ -15,13 +15,12 @@ from typing import Any
 
 from nextturn.probe.callback import ProbeCallback
 from nextturn.probe.command.errors import BadInput, DataError
-from nextturn.probe.command.files import read_json, write_atomic
 from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.command.terminal import say
 from nextturn.probe.compare import compare
 from nextturn.probe.engines.base import Engine
 from nextturn.probe.engines.hf import HfEngine, live_model, plain_forward
-from nextturn.probe.models.folders import ModelFolder, ModelInfo, model_info, resolve
+from nextturn.probe.models.folders import ModelFolder, model_info, resolve
 from nextturn.probe.plan import LoadedSet, load_sets
 from nextturn.probe.report.tracking import headline_line, track_probe
 from nextturn.probe.run import run_probe
@@ -132,8 +131,6 @@ class CheckpointProbe(ProbeCallback):
     def run(self, engine: Engine, live: Any, chat: Chat, probe: ProbeSection, folder: Path, step: int) -> None:
         measured = resolve(str(self.run_dir / f"checkpoint-{step}")) if step else self.folder
         info = model_info(measured, chat, folder.name, step)
-        if not step:
-            self._take_over(info, probe.dtype, folder)
         run_probe(engine, chat, info, probe, folder, self.sets, self.check)
 
     def report(self, args: Any, state: Any, control: Any, folder: Path) -> None:
@@ -142,21 +139,3 @@ class CheckpointProbe(ProbeCallback):
         compare([self.run_dir], comparison)
         say(f"{folder.name}: {headline_line(folder)}; {comparison / 'report.html'}")
         track_probe(folder, comparison / "tradeoff.png")
-
-    def _take_over(self, info: ModelInfo, dtype: str, out: Path) -> None:
-        """Copy the generations from the probe of the checkpoint that training starts from, if weights and dtype are equal.
-
-        A merged LoRA checkpoint has other weights. Rows are stored by weights, prompt and sampling, so rows that differ in
-        these are generated again.
-        """
-        checkpoint = self.folder.path
-        before = checkpoint.parent / "probe" / checkpoint.name.replace("checkpoint", "step")
-        if out.exists() or not (before / "manifest.json").is_file():
-            return
-        known = read_json(before / "manifest.json")
-        if (known["model"]["weights_sha256"], known["settings"]["dtype"]) == (info.weights_sha256, dtype):
-            out.mkdir(parents=True)
-            for name in ("generations.jsonl", "scores.jsonl"):
-                if (before / name).is_file():
-                    write_atomic(out / name, (before / name).read_bytes())
-            say(f"base: the probe of {checkpoint} is taken over from {before}")

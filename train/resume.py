@@ -117,12 +117,7 @@ def _checkpoint_at(folder: Path, run_dir: Path) -> Path:
 def _check_fits(checkpoint: Path, now: Launch) -> None:
     """Raise BadInput if this launch has other steps or cannot load the optimizer's state. Print what changes."""
     saved_by = read_json(checkpoint / MARKER).get("launch")
-    try:
-        then = Launch(**saved_by) if saved_by is not None else now  # markers of older runs have no launch
-    except TypeError:
-        raise BadInput(
-            f"{checkpoint / MARKER}: `launch` is damaged; move the folder away to resume from an earlier one"
-        ) from None
+    then = Launch(**saved_by) if saved_by is not None else now  # markers of older runs have no launch
     if then.per_step != now.per_step:
         raise BadInput(
             f"{checkpoint}: saved with {then.per_step} rows a step ({then}), given {now.per_step} ({now}); launch as before, "

@@ -96,7 +96,6 @@ class Rewards:
         samples: Sequence[Sample],
         trainer_state: Any,
         log_metric: Callable[[str, float], None],
-        log_extra: Callable[[str, list[Any]], None],
         **_: Any,
     ) -> list[float | None]:
         """Return the reward of each sample, None if it has none.
@@ -134,11 +133,6 @@ class Rewards:
         self._failures_seen |= {name for name in figures if name.startswith(("reward/none/", "simulator/failed/"))}
         for name, value in {**dict.fromkeys(sorted(self._failures_seen), 0.0), **figures}.items():
             log_metric(name, value)
-
-        # trl's own table of completions: this process's samples.
-        log_extra("row", [sample.row.id for sample in samples])
-        for part in sorted({part for reward in scored for part in reward.parts}):
-            log_extra(part, [reward.parts.get(part) for reward in scored])
         return [reward.value for reward in scored]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import re
@@ -55,6 +54,7 @@ _EVERYWHERE = {
     "report_to": "tracking.to decides it",
     "resume_from_checkpoint": "use --resume auto, never or PATH",
 }
+_PACKING = ("packing", "packing_strategy", "eval_packing", "padding_free")
 _SYNC = "no checkpoint has the reference, so a resumed run would begin with the first one again; leave it out, or raise beta"
 REFUSED = {
     "SFTConfig": {
@@ -62,6 +62,9 @@ REFUSED = {
         **dict.fromkeys(("assistant_only_loss", "completion_only_loss"), "data.loss_on decides what carries loss"),
         "chat_template_path": "the model's own template is used, as at inference",
         **dict.fromkeys(("dataset_text_field", "dataset_kwargs"), "rows are made from `messages`"),
+        **dict.fromkeys(
+            _PACKING, "each row is trained by itself; train_sampling_strategy: group_by_length saves padding"
+        ),
     },
     "DPOConfig": {
         **_EVERYWHERE,
@@ -423,22 +426,12 @@ class SftRecipe(TrainRecipe):
 
     def check_keys(self) -> None:
         super().check_keys()
-        given, probe = self.arguments, self.probe
+        probe = self.probe
         if self.data.loss_on == "user" and probe and probe.when != "never" and not probe.user_model:
             raise RecipeError(
                 f"probe.when: given {probe.when}, expected never: `data.loss_on: user` trains a user model, which writes the user's "
                 "turns, and the probe measures policies; `probe.user_model: true` measures it anyway"
             )
-        # Qwen3.5's linear attention leaks across documents unless both kernel packages are there.
-        missing = [name for name in ("fla", "causal_conv1d") if importlib.util.find_spec(name) is None]
-        if missing and (given.get("packing") or given.get("padding_free")):
-            raise RecipeError(
-                f"train.packing: packing and padding_free need {' and '.join(missing)} to keep documents apart in linear "
-                "attention; install nextturn[gpu] and causal-conv1d, or leave them out"
-            )
-        bfd = given.get("packing_strategy", "bfd") == "bfd"
-        if given.get("packing") and not (bfd and given.get("max_length", 1024)):
-            raise RecipeError("train.packing: expected packing_strategy bfd, which cuts no row, and a max_length")
 
 
 class DpoRecipe(TrainRecipe):

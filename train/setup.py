@@ -142,8 +142,6 @@ def check_devices(given: dict[str, Any], on_gpu: bool, for_cpus: bool, gpus: int
             f"{here} processes were launched on this machine and {usable}: give `accelerate launch` another "
             "--num_processes, or recipes/accelerate/cpu2_zero2.yaml for processes on CPUs"
         )
-    if not on_gpu and (given.get("packing") or given.get("padding_free")):
-        raise BadInput("train.packing and train.padding_free need a GPU: without one, documents attend to each other")
     uses_deepspeed = launcher_deepspeed() or (given.get("deepspeed") and not _no_deepspeed(on_gpu))
     for key, used, package, extra in (
         ("train.deepspeed", uses_deepspeed, "deepspeed", "deepspeed"),

@@ -42,7 +42,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     from nextturn.probe.data.tables import located
     from nextturn.probe.models.user_model import UserModelInfo
-    from nextturn.train.encoding import as_dataset, check_counts, make_rows, read_conversations
+    from nextturn.train.encoding import as_dataset, load_rows
     from nextturn.train.inputs import check_validation
     from nextturn.train.overrides import ConversationTrainer
     from nextturn.train.policy import new_adapter
@@ -53,28 +53,23 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     # Rows of token ids and labels: the loss is on assistant turns, or with `loss_on: user` on user turns, each after exactly the
     # tokens that inference would show.
-    loss_on = recipe.data.loss_on
-    skipped: list[str] = []
-    conversations = list(read_conversations(run.data, recipe.data, skipped))
+    conversations, rows, counts = load_rows(run.data, recipe.data, run.chat, args.max_length)
     run.warn_of_probed(conversations)
-    rows, counts = make_rows(conversations, run.chat, loss_on, args.max_length, skipped)
-    check_counts(counts, recipe.data, run.chat, args.max_length)
     del conversations
     validation: list[dict[str, list[int]]] = []
     if recipe.data.validation:
         path = located(recipe.data.validation, "data.validation")
-        validation, held_out = make_rows(read_conversations(path, recipe.data, []), run.chat, loss_on, args.max_length)
-        check_counts(held_out, recipe.data, run.chat, args.max_length)
+        _, validation, _ = load_rows(path, recipe.data, run.chat, args.max_length)
         check_validation(rows, validation)
     info = UserModelInfo(recipe.model.name, run.chat.template_sha256, counts.intents > 0)
-    run.begin(info if loss_on == "user" else None)
+    run.begin(info if recipe.data.loss_on == "user" else None)
 
     # The model, all weights or LoRA, and trl's trainer.
     model = run.load_policy()
     trainer = ConversationTrainer(
         model=model,
         args=args,
-        train_dataset=as_dataset(rows, args.max_length if args.packing else None),
+        train_dataset=as_dataset(rows),
         eval_dataset=as_dataset(validation) if validation else None,
         processing_class=run.tokenizer,
         peft_config=new_adapter(recipe.model, model),
@@ -84,7 +79,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     run.train(trainer, "sft")
     losses = [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
     validated = f" Validation loss: {losses[0]:.3f} at first, {losses[-1]:.3f} at the end." if losses else ""
-    run.conclude(trainer, "fine-tuned", counts.summary(loss_on) + validated, rows=vars(counts))
+    run.conclude(trainer, "fine-tuned", counts.summary(recipe.data.loss_on) + validated, rows=vars(counts))
 
 
 def evaluation(recipe: SftRecipe) -> dict[str, object]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
-import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -184,25 +181,6 @@ def test_an_excerpt_shows_both_ends() -> None:
     assert excerpt("a b\nc", 10) == "a b c"
     cut = excerpt("begin " + "x" * 500 + " end", 60)
     assert cut.startswith("begin x") and cut.endswith("x end") and len(cut) <= 63
-
-
-def test_memory_does_not_grow_with_the_rows() -> None:
-    def many(n: int) -> Iterator[Row]:
-        for number in range(n):
-            yield row(f"What is {number} and {number % 13} more?", f"Word{number} {SOLVED}", id=f"row-{number}")
-
-    def peak(n: int) -> int:
-        gc.freeze()  # objects of other tests: while there are many, garbage in cycles is collected late
-        tracemalloc.start()
-        try:
-            page_of(many(n), ({**each, "reason": "leak"} for each in many(500)), settings())
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-            gc.unfreeze()
-
-    peak(100)  # imports and compiles once
-    assert peak(1800) < 1.1 * peak(700) + 50_000
 
 
 def test_answers_that_are_dates_in_one_file_only_are_texts(tmp_path: Path) -> None:

@@ -124,13 +124,18 @@ def test_the_seed_determines_every_byte(tmp_path: Path) -> None:
     assert made[0] == made[2] and made[0]["sft/part-00000.jsonl"] != made[1]["sft/part-00000.jsonl"]
 
 
-def test_a_killed_build_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    """Each problem is in the file three times, so the rows of finished shards decide about later ones."""
+VARIED = ["--sharded", "1", "--sharded_replies", "varied", "--sharded_after", "0.5"]
+
+
+@pytest.mark.parametrize("varied", [False, True])
+def test_a_killed_build_ends_with_the_same_bytes(varied: bool, tmp_path: Path) -> None:
+    """Rows of finished shards decide about later ones: each problem is in the file three times, or forms are used up."""
     problems, killed = sums(tmp_path / "problems.jsonl", 15), tmp_path / "killed"
     problems.write_text(problems.read_text() * 3)
     options = from_file(problems, "--replay.source", "jsonl", "--replay.fraction", "0.4", "--output.shard_size", "8")
+    options = ["--source.n", "90", "--output.shard_size", "30", *VARIED] if varied else options
     whole = build(recipe(tmp_path / "whole", *options))
-    assert read_json(whole / "manifest.json")["rejected"]["duplicate"] > 0
+    assert varied or read_json(whole / "manifest.json")["rejected"]["duplicate"] > 0
     shutil.copytree(whole, killed)
     for name in ("manifest.json", "README.md", "sft/part-00001.jsonl", "sft/part-00002.jsonl"):
         (killed / name).unlink()
@@ -216,6 +221,10 @@ def test_a_wrong_problem_file_ends_in_one_line(tmp_path: Path, capsys: pytest.Ca
     assert "p.jsonl:2: the subject" in errors and errors.count("\n") == 1 and not (tmp_path / "d").exists()
 
 
+POLICY = "{server: {urls: ['http://127.0.0.1:9/v1'], model: m}}"
+DIALOGUE = ["--conversations", "{}", "--dialogue"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "key"),
     [
@@ -224,22 +233,45 @@ def test_a_wrong_problem_file_ends_in_one_line(tmp_path: Path, capsys: pytest.Ca
         (["--source.n", "1000000000000"], "source.n"),
         (["--source.path", "x.jsonl"], "x.jsonl"),
         (["--source.kind", "starter"], "source.kind"),
+        (["--source.path", "null"], "source.path"),
+        (["--source.largest", "50"], "source.largest"),
+        (["--source.kinds", "[complete]"], "source.kinds"),
+        (["--source", "{kind: written, path: x.jsonl}"], "source.path"),
+        (["--source", "{kind: written, kinds: [vague]}"], "kinds"),
+        (["--source", "{kind: written}", "--written", "{n: 3}"], "source.kind"),
+        (["--source", "{kind: written}", "--replay", "{fraction: 0.1}"], "replay.source"),
+        (["--source", "{kind: written, n: 500}", "--replay.fraction", "0"], "written: 398"),
+        (["--source", "{kind: written, subjects: [poetry]}", "--replay.fraction", "0"], "algebra, "),
+        (["--written", "{n: 0}"], "given 0"),
         (["--replay.source", "starter"], "replay.source"),
         (["--replay.fraction", "1.0"], "replay.fraction"),
-        (["--conversations.complete", "0.9"], "conversations"),
+        (["--replay.answers", "modl"], "replay.answers"),
+        (["--replay.answers", "model"], "replay.model"),
+        (["--replay.model", "{engine: hf}"], "replay.model"),
+        (["--conversations.complete", "0.9"], "conversations.complete"),
+        (["--conversations", "{complete: 0.28, underspecified: 0.52, contrast_pairs: 1.0}"], "conversations.complete"),
         (["--conversations.reactions", "1.5"], "conversations.reactions"),
         (["--output.shard_size", "0"], "output.shard_size"),
         (["--quality.near_duplicates", "1"], "quality.near_duplicates"),
         (["--quality.max_same_wording", "0"], "quality.max_same_wording"),
-        (["--source.path", "null"], "source.path"),
-        (["--source.largest", "50"], "source.largest"),
         (["--eval.accuracy_n", "200"], "eval"),
+        (["--dialogue", f"{{policy: {POLICY}}}"], "`dialogue`"),
+        (["--dialogue", "{policy: {}}"], "dialogue.policy.server"),
+        ([*DIALOGUE, "{policy: {engine: hf, model: nowhere/at-all}}"], "dialogue.policy"),
+        ([*DIALOGUE, f"{{policy: {POLICY}, simulator: {{engine: script}}}}"], "simulator.engine"),
+        ([*DIALOGUE, f"{{policy: {POLICY}, simulator: {{engine: 'm:C', model: m}}}}"], "simulator.engine"),
+        ([*DIALOGUE, f"{{policy: {POLICY}, simulator: {{engine: adapter}}}}"], "simulator.model"),
+        ([*DIALOGUE, f"{{policy: {POLICY}, simulator: {{engine: adapter, model: nowhere}}}}"], "simulator.model: nowhere"),
+        ([*DIALOGUE, f"{{policy: {POLICY}, simulator: {{engine: adapter, model: m, runs_on: openai}}}}"], "simulator.model"),
+        ([*DIALOGUE, f"{{policy: {POLICY}, simulator: {{engine: hf, model: m, fallback: scripted}}}}"], "simulator.fallback"),
     ],
-)
-def test_settings_that_cannot_be_used_write_nothing(overrides: list[str], key: str, tmp_path: Path) -> None:
-    with pytest.raises((RecipeError, DataError), match=re.escape(key)):
+)  # fmt: skip
+def test_settings_that_cannot_be_used_write_nothing(
+    overrides: list[str], key: str, tmp_path: Path, own_cache: Path
+) -> None:
+    with pytest.raises(BadInput, match=re.escape(key)) as caught:
         build(recipe(tmp_path / "d", *overrides))
-    assert not (tmp_path / "d").exists()
+    assert not (tmp_path / "d").exists() and "\n" not in str(caught.value)
 
 
 # --- Problems of a file.
@@ -337,19 +369,6 @@ def test_a_source_of_ones_own_is_built_and_a_wrong_one_is_named(
     for name in ("own_problems:none", "no_module:rows", "own_problems:OWN", "own_problems:broken"):
         with pytest.raises(RecipeError, match=name):
             Build(recipe(tmp_path / "out", "--source", f"{{kind: '{name}'}}"))
-
-
-def test_a_build_of_an_earlier_version_without_generated_problems_is_used(tmp_path: Path) -> None:
-    """Their settings have keys of the generator, with its defaults."""
-    options = from_file(sums(tmp_path / "p.jsonl", 9), "--replay", "{fraction: 0}")
-    out = build(recipe(tmp_path / "out", *options))
-    settings = read_json(out / "settings.json")
-    before = settings["replay"] | {"source": "starter"}
-    write_json(out / "settings.json", settings | {"eval": {"accuracy_n": 0}, "replay": before})
-    assert is_built(out, recipe(out, *options))
-    write_json(out / "settings.json", settings | {"eval": {"accuracy_n": 12}})
-    with pytest.raises(SettingsChanged):
-        is_built(out, recipe(out, *options))
 
 
 # --- Problems that bring their steps.

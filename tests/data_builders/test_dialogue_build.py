@@ -163,24 +163,6 @@ def test_the_dry_run_sends_no_request(server: Loopback, tmp_path: Path, capsys: 
     assert not server.requests and not (tmp_path / "d").exists()
 
 
-@pytest.mark.parametrize(
-    ("override", "key"),
-    [
-        (["--conversations.reactions", "0.1"], "`dialogue`"),
-        (["--dialogue.policy", "{}"], "dialogue.policy.server"),
-        (["--dialogue.policy", "{engine: hf, model: nowhere/at-all}"], "dialogue.policy"),
-        (["--dialogue.simulator", "{engine: adapter, model: nowhere}"], "dialogue.simulator.model: nowhere"),
-    ],
-)
-def test_a_section_that_cannot_be_used_is_named(
-    tmp_path: Path, own_cache: Path, capsys: pytest.CaptureFixture[str], override: list[str], key: str
-) -> None:
-    problems(tmp_path / "problems.jsonl", 2)
-    assert run_command(main, [str(recipe(tmp_path, NOWHERE)), *override]) == 2
-    message = capsys.readouterr().err
-    assert key in message and message.count("\n") == 1
-
-
 OWN = """
 from nextturn.probe.questions.simulation import UserTurn
 

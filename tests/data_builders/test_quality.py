@@ -11,13 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from datasketch import LeanMinHash
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from nextturn.data_builders.duplicates import Checked, Fingerprint, KeptRows
+from nextturn.data_builders.duplicates import Checked
 from nextturn.data_builders.quality import QualityFilter, all_boxed, holds, leak_fault, probe_files, states_part
 from nextturn.data_builders.scripted import converse, plan
 from nextturn.data_builders.sections import Conversations, Quality
@@ -209,32 +205,6 @@ FIGURE = "[asy]\n" + text("figure", 400) + "\n[/asy]"
 )  # fmt: skip
 def test_near_duplicates(rows: list[Conversation], quality: dict[str, Any], expected: list[str | None]) -> None:
     assert reasons(rows, **quality) == expected
-
-
-@settings(max_examples=10)
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1)), min_size=2, max_size=12))
-def test_the_first_of_similar_rows_is_kept_whatever_is_between_them(versions: list[tuple[int, int]]) -> None:
-    """Six unrelated texts, each in two similar versions."""
-    rows = [row(text(str(which)) + " thanks" * version) for which, version in versions]
-    first = {which: index for index, (which, _) in reversed(list(enumerate(versions)))}
-    kept = [reason is None for reason in reasons(rows)]
-    assert kept == [first[which] == index for index, (which, _) in enumerate(versions)]
-
-
-@pytest.mark.parametrize(("alike", "most_missed"), [(0.9, 12), (0.95, 1), (1.0, 0)])
-def test_bands_miss_few_similar_signatures(alike: float, most_missed: int) -> None:
-    rng, kept = np.random.default_rng(0), KeptRows(0.9)
-    missed = 0
-    for number in range(60):
-        signature = rng.integers(0, 2**32, 128, dtype=np.uint32)
-        kept.add(Fingerprint(number, number, "complete", LeanMinHash(seed=1, hashvalues=signature, scheme="legacy")))
-        other = signature.copy()
-        other[rng.permutation(128)[: 128 - round(alike * 128 + 0.499)]] += 1
-        missed += (
-            kept.repeats(Fingerprint(-1, -1, "complete", LeanMinHash(seed=1, hashvalues=other, scheme="legacy")), 2)
-            is None
-        )
-    assert missed <= most_missed
 
 
 # --- Questions of the probe.

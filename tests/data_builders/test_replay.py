@@ -15,7 +15,7 @@ import yaml
 from nextturn.data_builders.__main__ import main
 from nextturn.data_builders.build import Build, build
 from nextturn.data_builders.sections import load_data_recipe
-from nextturn.probe.command.errors import SettingsChanged, run_command
+from nextturn.probe.command.errors import SettingsChanged
 from nextturn.probe.command.files import read_json
 from support.dialogue_server import contents, problems, rows_of
 from support.loopback import Answer, Handler, Loopback, Seen, chat_reply
@@ -162,17 +162,3 @@ def test_the_dry_run_counts_the_questions_and_asks_nobody(tmp_path: Path, capsys
     replay = Build(load_data_recipe(path)).replay
     assert shown and int(shown[1]) == len(replay) == len(replay.questions()) > 0
     assert not (tmp_path / "d").exists()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "key"),
-    [
-        (["--replay.model", "null"], "replay.model"),
-        (["--replay.model.engine", "hf"], "replay.model"),
-        (["--replay.answers", "modl"], "replay.answers"),
-    ],
-)
-def test_a_wrong_section_is_reported_in_one_line(overrides: list[str], key: str, tmp_path: Path, capsys: Any) -> None:
-    assert run_command(main, [str(recipe(tmp_path, NOWHERE)), *overrides]) == 2
-    errors = capsys.readouterr().err
-    assert key in errors and errors.count("\n") == 1

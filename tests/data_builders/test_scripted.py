@@ -128,14 +128,6 @@ def test_a_problem_without_material_gives_only_complete_conversations() -> None:
     assert all(plan(task, seed, settings) == ["complete"] for seed in range(20) for settings in (DEFAULT, none))
 
 
-@pytest.mark.parametrize(
-    "shares", [{"complete": 0.9}, {"complete": 0.28, "underspecified": 0.52, "contrast_pairs": 1.0}]
-)
-def test_shares_that_cannot_be_met_are_refused(shares: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="complete: "):
-        Conversations(**shares)
-
-
 # --- Reactions to an answer.
 
 

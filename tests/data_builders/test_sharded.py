@@ -110,15 +110,9 @@ def test_a_prompt_knows_what_is_still_to_be_told_and_the_scripted_user_tells_it(
 @pytest.mark.parametrize("replies", ["plain", "varied"])
 @pytest.mark.parametrize(("loss", "learned"), [("all", 2), ("one", 1), ("none", 0)])
 def test_the_recipe_says_which_replies_before_the_last_piece_carry_loss(loss: str, learned: int, replies: str) -> None:
-    rows = [
-        [
-            sharded(replace(whole(), id=str(number)), sharded_replies=replies, sharded_loss=each)
-            for each in ("all", loss)
-        ]
-        for number in range(8)
-    ]
     places = set()
-    for every, row in rows:
+    for talk in (replace(whole(), id=str(number)) for number in range(8)):
+        every, row = (sharded(talk, sharded_replies=replies, sharded_loss=each) for each in ("all", loss))
         assert every is not None and row is not None
         assert [message["content"] for message in row.messages] == [message["content"] for message in every.messages]
         carries = [message.get("loss", True) for message in row.messages[1::2]]
@@ -137,17 +131,12 @@ def test_the_forms_are_many_and_take_something_from_the_problem() -> None:
         used = re.findall(r"\{(\w+)\}", form)
         assert used and set(used) <= set(wordings("pieces.yaml")["slots"]), form
         assert not re.search(r"\d|  |[{}]", re.sub(r"\{\w+\}", "x", form)), form
-    slots = {"thing": "pens", "goal": "the number of pens", "who": "Ivo"}
-    assert all(
-        asks(filled(form, {**slots, "wish": wish})) for form in forms("first") for wish in ("How many?", "Find $x$.")
-    )
+    for wish in ("How many?", "Find $x$."):
+        slots = {"thing": "pens", "goal": "the number of pens", "who": "Ivo", "wish": wish}
+        assert all(asks(filled(form, slots)) for form in forms("first"))
     assert not any("?" in form for form in forms("reply"))
-    fixed = Counter(
-        part
-        for form in (*forms("reaction"), *forms("reply"))
-        for part in re.split(r"(?<=[.?!]) ", form)
-        if "{" not in part
-    )
+    sentences = (re.split(r"(?<=[.?!]) ", form) for form in (*forms("reaction"), *forms("reply")))
+    fixed = Counter(part for parts in sentences for part in parts if "{" not in part)
     assert max(fixed.values()) == 1, "else a sentence comes more often than its forms may"
 
 
@@ -230,32 +219,17 @@ def test_no_form_after_the_solution_comes_more_often_than_the_limit() -> None:
 def varied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A build of about 80 rows in the written forms, half of which continue after the solution."""
     out = tmp_path_factory.mktemp("varied") / "data"
-    build(out, *VARIED)
+    sizes = ["--source.n", "90", "--output.shard_size", "30"]
+    build(out, *sizes, "--sharded", "1", "--sharded_replies", "varied", "--sharded_after", "0.5")
     return out
-
-
-VARIED = (
-    "--source.n",
-    "90",
-    "--output.shard_size",
-    "30",
-    "--sharded",
-    "1",
-    "--sharded_replies",
-    "varied",
-    "--sharded_after",
-    "0.5",
-)
 
 
 def test_no_form_comes_often_in_a_build_and_no_reply_fits_all_problems(varied: Path) -> None:
     rows = [row for row in load_sft_rows(varied) if row["kind"] == "sharded"]
-    said = [
-        (form, text["content"], row)
-        for row in rows
-        for form, text in zip(row["forms"], row["messages"], strict=True)
-        if form
-    ]
+    pairs = (
+        (form, text["content"], row) for row in rows for form, text in zip(row["forms"], row["messages"], strict=True)
+    )
+    said = [each for each in pairs if each[0]]
     replies = [each for each in said if each[0] in (*forms("first"), *forms("rest"))]
     assert len(rows) > 50 and len(replies) > 200
     assert max(Counter(form for form, _, _ in said).values()) <= MOST
@@ -289,26 +263,3 @@ def test_a_question_after_the_solution_depends_on_the_solution(varied: Path) -> 
         if part not in " ".join(each["content"] for each in row["messages"][:-2])  # quotes of the problem
     )
     assert max(sentences.values()) <= MOST
-
-
-def test_a_build_that_was_stopped_ends_with_the_same_rows(varied: Path, tmp_path: Path) -> None:
-    import shutil
-
-    out = tmp_path / "data"
-    shutil.copytree(varied, out)
-    for path in [out / "manifest.json", *out.glob("*/part-0000[12].jsonl")]:
-        path.unlink()
-    again = load_data_recipe(
-        ROOT / "tests/demo.yaml",
-        [
-            "--written",
-            "null",
-            "--replay.fraction",
-            "0.2",
-            *VARIED,
-            "--output.path",
-            str(varied),
-        ],
-    )
-    Build(again).run(out)
-    assert list(load_sft_rows(out)) == list(load_sft_rows(varied))

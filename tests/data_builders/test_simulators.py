@@ -389,21 +389,6 @@ def test_hardly_any_true_turn_of_the_written_conversations_is_refused() -> None:
 # --- The section.
 
 
-@pytest.mark.parametrize(
-    ("section", "key"),
-    [
-        ({"engine": "script"}, "engine: given script"),
-        ({"engine": "m:C", "server": SERVER}, "engine: m:C takes no"),
-        ({"engine": "adapter"}, "model: adapter needs"),
-        ({"engine": "adapter", "model": "m", "runs_on": "openai"}, "model: adapter needs"),
-        ({"engine": "hf", "model": "m", "fallback": "scripted"}, "fallback: for the engine adapter"),
-    ],
-)
-def test_a_section_that_cannot_be_used_names_the_key(section: dict[str, Any], key: str) -> None:
-    with pytest.raises(ValueError, match=key):
-        SimulatorSection(**section)
-
-
 def test_a_script_stands_in_for_a_user_model_that_does_not_exist_yet(tmp_path: Path, capsys: Any) -> None:
     simulator = SimulatorSection(engine="adapter", model=str(tmp_path / "user"), fallback="scripted")
     dialogue = Dialogue(policy=RoleSection(server=SERVER), simulator=simulator)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nextturn.probe.command.errors import DataError
-from nextturn.probe.data.messages import EMPTY, NO_REACTION, NO_TEXT, TOOLS, check_messages, take_apart
+from nextturn.probe.data.messages import EMPTY, NO_REACTION, NO_TEXT, TOOLS
 from nextturn.probe.questions.sets import Item, read_items
 from support.commands import ROOT
 
@@ -63,37 +60,6 @@ def test_a_conversation_is_split_at_its_last_user_message(
     items: Any, row: dict[str, Any], context: list[Any], reply: str, actual: str
 ) -> None:
     assert items(row) == [Item("1", tuple(context), reply=reply, actual=actual)]
-
-
-TURNS = st.lists(
-    st.tuples(st.sampled_from([system, user, assistant]), st.sampled_from(["x", "y", " ", ""])), max_size=9
-)
-
-
-@given(TURNS)
-def test_any_split_conversation_is_valid_and_loses_nothing(turns: list[Any]) -> None:
-    messages = [speaker(f"{text}{number}" if text.strip() else text) for number, (speaker, text) in enumerate(turns)]
-    if not messages:
-        return
-    transcript = take_apart(messages, "f:1")
-    spoken = [message for message in messages if message["content"].strip() and message["role"] != "system"]
-    roles = "".join(message["role"][0] for message in spoken).lstrip("a")
-    heard = [message for message in messages if message in spoken or message["role"] == "assistant"]
-    unanswered = re.search("ue+u", "".join(message["role"][0] if message in spoken else "e" for message in heard))
-    reaction = "ua" in roles and "u" in roles[roles.index("ua") + 1 :]
-    if unanswered or not reaction:
-        assert transcript == (EMPTY if unanswered else NO_REACTION)
-        return
-    assert isinstance(transcript, list)
-    (transcript,) = transcript
-    whole = [*transcript.context, assistant(transcript.reply), user(transcript.actual)]
-    assert check_messages(whole, "f:1") == tuple(whole)
-    assert transcript.context[-1]["role"] == "user"
-    said = [part for turn in whole if turn["role"] != "system" for part in turn["content"].split("\n\n")]
-    texts = [message["content"] for message in spoken]
-    start = next(index for index, message in enumerate(spoken) if message["role"] == "user")
-    assert said == texts[start : start + len(said)], "nothing between the first user message and the last is lost"
-    assert all(message["role"] == "assistant" for message in spoken[start + len(said) :])
 
 
 def test_conversations_without_anything_to_probe_are_left_out_and_counted(items: Any, capsys: Any) -> None:

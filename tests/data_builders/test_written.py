@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import runpy
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,14 +16,12 @@ from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
 from nextturn.data_builders.sections import Quality, Written, load_data_recipe
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.data_builders.written import FILE, written
-from nextturn.probe.command.errors import DataError, RecipeError
+from nextturn.probe.command.errors import DataError
 from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.data.messages import check_messages
-from nextturn.probe.engines.base import Completion
 from nextturn.probe.questions.sets import PACKAGED, locate, read_pairs
 from nextturn.probe.text.chat import Chat
 from nextturn.probe.text.equality import same_answer
-from nextturn.train.encoding import make_rows, show_loss
 from support.commands import ROOT
 from support.conversations import messages, spans
 from support.problems import MIXED
@@ -124,25 +119,6 @@ def test_seed_and_selection_determine_the_conversations() -> None:
     assert 2 in Counter(each.task.id for each in chosen if each.task).values(), "a twin is next to its problem"
 
 
-@pytest.mark.parametrize(
-    ("sections", "key"),
-    [
-        ({"source": {"kind": "written", "path": "x.jsonl"}}, r"source\.path"),
-        ({"source": {"kind": "written", "n": 500}}, "written: 398"),
-        ({"source": {"kind": "written", "subjects": ["poetry"]}}, "written: .*algebra, "),
-        ({"source": {"kind": "written", "kinds": ["vague"]}}, "kinds"),
-        ({"source": {"kind": "written"}, "written": {"n": 3}}, r"source\.kind"),
-        ({"source": {"kind": "written"}, "replay": {"fraction": 0.1}}, r"replay\.source"),
-        ({"source": {"kind": "jsonl", "path": MIXED, "kinds": ["complete"]}}, r"source\.kinds"),
-        ({"source": {"kind": "jsonl", "path": MIXED}, "written": {"n": 0}}, "written: .*given 0"),
-    ],
-)
-def test_a_selection_that_is_not_possible_is_refused(sections: dict[str, Any], key: str, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=key):
-        build(load_data_recipe(recipe(tmp_path, **sections)))
-    assert not (tmp_path / "out").exists()
-
-
 def test_no_build_holds_a_pair_of_the_evaluation(tmp_path: Path) -> None:
     pair = next(row for _, row in read_jsonl(PACKAGED["written_pairs"]) if row["id"] == "p1-48")
     questions = [pair["complete"], pair["underspecified"], "What is 2 + 7, and why?"]
@@ -177,17 +153,6 @@ def test_a_turn_without_loss_is_only_context(template: str) -> None:
         assert {tuple(row.input_ids) for row in rows} <= whole, "the mark changes no token"
 
 
-def test_the_mark_goes_from_a_file_to_the_loss_mask(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "own.jsonl", [{"messages": TALK}])
-    (row,) = load_sft_rows(tmp_path / "own.jsonl")
-    assert row["messages"] == TALK
-    chat = Chat(tiny_tokenizer("chatml"))
-    (made,), counts = make_rows([row["messages"]], chat, "assistant", None)
-    shown = show_loss(made, chat.tokenizer)
-    assert "⟦No, it is 4.<|im_end|>⟧" in shown and "⟦It is 5." not in shown and "It is 5." in shown
-    assert counts.loss_tokens < sum(label != 0 for label in made["labels"])
-
-
 @pytest.mark.parametrize(
     "marks", [{"loss": False}, {"weight": 0}, {"train": False}, {"weight": 0.0, "train": False, "loss": False}]
 )
@@ -213,33 +178,3 @@ def test_a_contradictory_or_unknown_mark_is_refused(index: int, marks: dict[str,
     talk[index] |= marks
     with pytest.raises(DataError, match=message):
         check_messages(talk, "f:1")
-
-
-# --- recipes/results/first_replies.py: written questions if a fact is missing, and otherwise the answers of the model itself.
-
-USABLE = "It is $\\boxed{4}$."
-REPLIES = [USABLE, "How many are there?", "It is $\\boxed{4}$. Shall I show how?", " "]
-
-
-def test_first_replies_are_written_or_own(tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twins of the questions come first. A reply that asks, is empty or was cut off is left out."""
-    script = runpy.run_path(str(ROOT / "recipes" / "results" / "first_replies.py"))
-
-    def stream(requests: Sequence[Any]) -> Iterator[tuple[int, Completion]]:
-        for index in range(len(requests)):
-            yield index, Completion(REPLIES[index % 4], 3, "stop" if index < 16 else "length")
-
-    engine = SimpleNamespace(stream=stream, close=lambda: None)
-    monkeypatch.setitem(script["main"].__globals__, "open_engine", lambda *arguments: engine)
-    script["main"]([str(tiny_chatml), str(tmp_path / "first.jsonl")])
-    rows = {row["id"]: row["messages"] for _, row in read_jsonl(tmp_path / "first.jsonl")}
-    source = {f"written-{name}": row for name, row in ROWS.items()}
-    complete = script["openings"](7)[1]
-    kinds = [source[name]["kind"] for name, _ in complete]
-    assert kinds == sorted(kinds, reverse=True) and set(kinds) == {"twin", "complete"}, "all twins, then others"
-    assert script["openings"](8)[1] != complete, "which others, the seed says"
-    own = {complete[index][0] for index in (0, 4, 8, 12)}
-    assert rows.keys() == own | {name for name, row in source.items() if row["kind"] == "underspecified"}
-    for name, shown in rows.items():
-        expected = [dict(message) for message in source[name]["messages"][:2]]
-        assert shown == ([expected[0], {"role": "assistant", "content": USABLE}] if name in own else expected)

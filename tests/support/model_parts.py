@@ -18,10 +18,10 @@ from support.conversations import messages
 CHAT = messages("Anna has 12 apples.\n\n1. How many are left?", "How many did she give away?", "Five.")
 
 
-def logits(model: Any, seed: int = 0) -> Any:
+def logits(model: Any, seed: int = 0, below: int = 1000) -> Any:
     import torch
 
-    ids = torch.randint(0, 1000, (2, 24), generator=torch.Generator().manual_seed(seed))
+    ids = torch.randint(0, below, (2, 24), generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         return model(input_ids=ids.to(model.device)).logits.float()
 

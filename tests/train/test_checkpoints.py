@@ -89,9 +89,6 @@ def test_auto_skips_incomplete_and_damaged_checkpoints_and_says_so_once(
     monkeypatch.setenv("RANK", "1")
     assert choose_resume(tmp_path, "auto", HERE) == nine
     assert capsys.readouterr().out == "", "only the main process prints"
-    mark_complete(nine, 9, {"processes": 1})
-    with pytest.raises(BadInput, match="`launch`"):
-        choose_resume(tmp_path, "auto", HERE)
     (tmp_path / "finished.json").write_text("{}")
     with pytest.raises(DataError):
         finished(tmp_path)

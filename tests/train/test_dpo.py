@@ -12,10 +12,8 @@ import yaml
 
 from nextturn.data_builders import preferences
 from nextturn.data_builders.__main__ import main as build_main
-from nextturn.data_builders.preferences import PairDraft, unwanted
 from nextturn.probe.command.errors import DataError, TemplateError, run_command
 from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
-from nextturn.probe.engines.ask import Reply
 from nextturn.probe.models.checkpoints import newest_complete
 from nextturn.probe.models.folders import load_tokenizer, resolve
 from nextturn.probe.text.chat import Chat
@@ -109,14 +107,6 @@ def test_if_a_model_never_asks_the_conversations_question_is_rejected(tmp_path: 
     pairs = manifest["pairs"]
     assert pairs["answer"] > 3 and pairs["answer_other_of_model"] == 0 < pairs["ask_other_of_model"] == pairs["ask"]
     assert all("?" in row["rejected"][0]["content"] for row in rows if row["kind"] == "answer")
-
-
-def test_which_replies_are_to_be_left() -> None:
-    ask, answer = (PairDraft("a", kind, (), "", "") for kind in ("ask", "answer"))
-    guess, question = Reply("So it is \\boxed{5}."), Reply("How many are there?")
-    assert unwanted(ask, guess).unusable == unwanted(answer, question).unusable == ""
-    assert unwanted(ask, question).unusable == "asked" and unwanted(answer, guess).unusable == "answered"
-    assert unwanted(ask, Reply("So it is", cut=True)).unusable
 
 
 # --- As training takes them.

@@ -8,43 +8,17 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.command.errors import DataError, TemplateError
+from nextturn.probe.command.errors import DataError
 from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.data.messages import training_messages
 from nextturn.probe.text.chat import Chat
-from nextturn.train.encoding import data_path, probed_in_training, read_conversations
+from nextturn.train.encoding import probed_in_training
 from nextturn.train.plan import describe
-from nextturn.train.sections import DataSection, load_sft_recipe
+from nextturn.train.sections import load_sft_recipe
 from nextturn.train.sft import train
 from support.conversations import messages
 from support.sft_parts import write_data, write_recipe
 from support.tiny_models import tiny_tokenizer
-
-
-def test_every_form_gives_the_same_conversations(tmp_path: Path, own_cache: Path, monkeypatch: Any) -> None:
-    from datasets import Dataset
-
-    source = write_data(tmp_path)
-    rows = [row for _, row in read_jsonl(source)]
-    roles = {"user": "human", "assistant": "gpt"}
-    sharegpt = [
-        {"conversations": [{"from": roles[turn["role"]], "value": turn["content"]} for turn in row["messages"]]}
-        for row in rows
-    ]
-    (tmp_path / "array.json").write_text(json.dumps(sharegpt))
-    Dataset.from_list(rows).to_parquet(str(tmp_path / "rows.parquet"))
-    Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
-    Dataset.from_list([{"chat": json.dumps(row["messages"])} for row in rows]).to_csv(str(tmp_path / "rows.csv"))
-    on_hub = {("me/talks", "all", "test"): rows}
-    monkeypatch.setattr("nextturn.probe.data.hub.hub_rows", lambda *asked: iter(on_hub[asked]))
-    forms = [
-        str(tmp_path / name) for name in ("conversations.jsonl", "array.json", "rows.parquet", "saved", "rows.csv")
-    ]
-    for path in (*forms, "me/talks@all:test"):
-        columns = {"messages": "chat"} if path.endswith("csv") else {}
-        section = DataSection(path=path, columns=columns)
-        read = read_conversations(data_path(path, None), section, [])
-        assert [list(messages) for messages in read] == [row["messages"] for row in rows], path
 
 
 def test_bad_rows_stop_a_run_or_are_left_out_and_counted(tiny_chatml: Path, tmp_path: Path) -> None:
@@ -116,14 +90,6 @@ def test_calls_as_json_text_are_calls() -> None:
     assert training_messages(row, "row 1") == training_messages(WITH_TOOLS, "row 1")
     words = {"tools": "calculator, search", "messages": WITH_TOOLS["messages"][-2:]}
     assert "tools" not in training_messages(words, "row 1")[0], "a column of that name may be anything"
-
-
-def test_a_template_without_tools_refuses_them() -> None:
-    chat = Chat(tiny_tokenizer("chatml"))
-    for first, last in ((0, None), (4, None)):  # with calls, and with a description of tools alone
-        row = {**WITH_TOOLS, "messages": WITH_TOOLS["messages"][first:last]}
-        with pytest.raises(TemplateError, match="Qwen3.5"):
-            chat.training_rows(training_messages(row, "row 1"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from nextturn.probe.command.errors import ModelError
+from nextturn.probe.engines.hf import _rounded
 from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
+from nextturn.probe.models.weights import load_causal_lm
 from nextturn.train.encoding import as_dataset
 from nextturn.train.policy import held_in, load_adapter, load_policy, new_adapter, policy_folder, zero_in_force
 from nextturn.train.sections import LoraSection, ModelSection
@@ -104,9 +106,6 @@ def test_the_rounded_copy_of_a_lora_model_is_the_merged_model(tiny_model: Path) 
     import torch
     from peft import get_peft_model
 
-    from nextturn.probe.engines.hf import _rounded
-    from nextturn.probe.models.weights import load_causal_lm
-
     base = load_causal_lm(tiny_model)
     live = get_peft_model(base, new_adapter(ModelSection(name="m", lora=LoraSection(r=4, alpha=8)), base))
     with torch.no_grad():
@@ -134,9 +133,6 @@ def test_the_rounded_copy_lies_whole_on_the_device_of_the_live_model(tiny_model:
     """On a GPU, buffers that stayed on the CPU ended the first probe of a run that trains all weights in float32. The device
     here is "meta", which every machine has."""
     import torch
-
-    from nextturn.probe.engines.hf import _rounded
-    from nextturn.probe.models.weights import load_causal_lm
 
     copy = _rounded(load_causal_lm(tiny_model).to("meta"), torch.bfloat16)
     devices = {str(tensor.device) for tensor in (*copy.parameters(), *copy.buffers())}

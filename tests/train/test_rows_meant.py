@@ -11,7 +11,7 @@ import pytest
 
 from nextturn.data_builders.rows import load_rl_rows
 from nextturn.probe.command.errors import BadInput, DataError
-from nextturn.probe.command.files import write_jsonl
+from nextturn.probe.command.files import read_json, write_jsonl
 from nextturn.probe.command.terminal import say_once
 from nextturn.probe.data.messages import training_messages, unread_columns
 from nextturn.probe.text.chat import Chat
@@ -24,23 +24,18 @@ from nextturn.train.encoding import (
     show_loss,
     user_view,
 )
-from nextturn.train.sections import DataSection
+from nextturn.train.sections import DataSection, load_sft_recipe
+from nextturn.train.sft import train
 from support import grpo_parts, sft_parts
 from support.tiny_models import shipped_template, shipped_tokenizer, tiny_tokenizer
 
 ASKED, SAID = {"role": "user", "content": "Why is it wet?"}, {"role": "assistant", "content": "It rains."}
 FORMER, AGAIN = {"role": "assistant", "content": "No idea."}, {"role": "user", "content": "Look again."}
-CALLED = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [{"function": {"name": "look", "arguments": {"town": "Bonn"}}}],
-}
+CALL = {"function": {"name": "look", "arguments": {"town": "Bonn"}}}
+CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 TURNS = [ASKED, CALLED, {"role": "tool", "content": "rain"}, SAID]
-LOOK = {
-    "name": "look",
-    "description": "Looks out.",
-    "parameters": {"type": "object", "properties": {"town": {"type": "string"}}},
-}
+TOWN = {"type": "object", "properties": {"town": {"type": "string"}}}
+LOOK = {"name": "look", "description": "Looks out.", "parameters": TOWN}
 TOOL = {"type": "function", "function": LOOK}
 THOUGHT = {**SAID, "reasoning": "Drops fall."}
 
@@ -181,6 +176,11 @@ def test_what_is_left_out_is_counted_and_stops_above_a_share(capsys: pytest.Capt
     chat = chat_of("qwen3")
     _, counts = make_rows([[ASKED, {**SAID, "content": "Say <|im_start|>."}]], chat, "assistant", None)
     assert (counts.unthinking, counts.spelled) == (1, 1)
+    limit = counts.longest
+    rows, counts = make_rows([[ASKED, SAID], [ASKED, {**SAID, "content": "Rain. " * 99}]], chat, "assistant", limit)
+    assert (len(rows), counts.too_long, counts.conversations) == (1, 1, 2) and counts.longest > limit
+    with pytest.raises(DataError, match="train.max_length"):
+        make_rows([[ASKED, SAID]], chat, "assistant", 2)
     assert unread_columns({"messages": [ASKED, SAID], "input": "x", "score": 3, "id": 1}, {}) == {"input", "score"}
 
 
@@ -224,24 +224,19 @@ def test_a_command_says_what_is_too_long_and_refuses_too_much_of_it(
 
 
 def test_the_validation_loss_is_the_mean_over_tokens(tiny_chatml: Path, tmp_path: Path) -> None:
-    from nextturn.probe.command.files import read_json
-    from nextturn.train.sections import load_sft_recipe
-    from nextturn.train.sft import train
-    from support.sft_parts import write_recipe
-
     write_jsonl(tmp_path / "talks.jsonl", [{"messages": [ASKED, SAID]}] * 2)
     others = [{"messages": [ASKED, {**SAID, "content": "Drops fall from clouds. " * times}]} for times in (1, 9, 1)]
     write_jsonl(tmp_path / "others.jsonl", others)
     losses = []
     for size in (1, 2, 3):
         data = {"path": str(tmp_path / "talks.jsonl"), "validation": str(tmp_path / "others.jsonl")}
-        arguments = {
+        keys = {
             "max_steps": 1,
             "save_steps": 1,
             "per_device_eval_batch_size": size,
             "output_dir": str(tmp_path / f"{size}"),
         }
-        train(load_sft_recipe(write_recipe(tmp_path, tiny_chatml, data, arguments, {"when": "never"})))
+        train(load_sft_recipe(sft_parts.write_recipe(tmp_path, tiny_chatml, data, keys, {"when": "never"})))
         history = read_json(tmp_path / f"{size}" / "checkpoint-1" / "trainer_state.json")["log_history"]
         losses += [row["eval_loss"] for row in history if "eval_loss" in row]
     assert losses == pytest.approx([losses[0]] * 3, abs=1e-5)

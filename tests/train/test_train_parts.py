@@ -1,4 +1,4 @@
-"""The parts of a training run: rows, packing, what a launch refuses, the CPU trainer's loss, the live model of the probe."""
+"""The parts of a training run: rows, what a launch refuses, the CPU trainer's loss, dtypes, the model card, what is begun anew."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from nextturn.probe.command.files import read_json, write_json
 from nextturn.probe.command.recipe import recipe_dict
 from nextturn.probe.models.folders import load_tokenizer, resolve
 from nextturn.probe.text.chat import Chat
-from nextturn.train.encoding import as_dataset, make_rows, read_conversations, show_loss
+from nextturn.train.encoding import as_dataset, make_rows, show_loss
 from nextturn.train.policy import load_policy
-from nextturn.train.sections import DataSection, LoraSection, ModelSection, load_sft_recipe
+from nextturn.train.sections import LoraSection, ModelSection, load_sft_recipe
 from nextturn.train.setup import check_devices
 from nextturn.train.sft import train as train_sft
 from nextturn.train.training import Run
@@ -44,65 +44,13 @@ def test_talk_learns_the_turns_around_a_solution_and_a_single_answer_whole(tiny_
     assert learned == [around, around, [r"It is \boxed{5}.<|im_end|>"]]
 
 
-def test_a_row_over_the_limit_is_left_out_whole_and_counted(tiny_chatml: Path) -> None:
-    chat = Chat(load_tokenizer(resolve(str(tiny_chatml))))
-    short = [CONVERSATION[0], CONVERSATION[1]]
-    limit = len(make_rows([short], chat, "assistant", None)[0][0]["input_ids"])
-    rows, counts = make_rows([short, CONVERSATION], chat, "assistant", limit)
-    assert (len(rows), counts.too_long, counts.conversations) == (1, 1, 2)
-    assert counts.longest > limit
-    with pytest.raises(DataError, match=r"no training row is left of 1 conversations: 1 are longer"):
-        make_rows([CONVERSATION], chat, "assistant", limit)
-
-
-def test_an_unfinished_builder_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "sft").mkdir()
-    (tmp_path / "sft" / "part-00000.jsonl").write_text(json.dumps({"messages": CONVERSATION}) + "\n")
-    with pytest.raises(DataError, match="no manifest.json"):
-        list(read_conversations(tmp_path, DataSection(path=str(tmp_path)), []))
-
-
-def test_packed_rows_keep_every_token_and_where_each_begins() -> None:
-    rows = [{"input_ids": [number] * number, "labels": [-100] * number} for number in (5, 3, 4, 2)]
-    packed = as_dataset(rows, packed_to=8)
-    assert sorted(sum(packed["input_ids"], [])) == sorted(sum((row["input_ids"] for row in rows), []))
-    assert sorted(sum(packed["seq_lengths"], [])) == [2, 3, 4, 5]
-    assert all(
-        len(ids) <= 8 and len(ids) == len(labels)
-        for ids, labels in zip(packed["input_ids"], packed["labels"], strict=True)
-    )
-
-
-def test_a_launch_on_too_few_gpus_or_packing_without_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for key in ("packing", "padding_free"):
-        with pytest.raises(BadInput, match="need a GPU"):
-            check_devices({key: True}, on_gpu=False, for_cpus=False, gpus=0)
+def test_a_launch_on_too_few_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     for gpus in (4, 0):
         with pytest.raises(BadInput, match="8 processes"):
             check_devices({}, on_gpu=gpus > 0, for_cpus=False, gpus=gpus)
     check_devices({}, on_gpu=True, for_cpus=False, gpus=8)
     check_devices({}, on_gpu=False, for_cpus=True, gpus=0)
-
-
-@pytest.fixture
-def trainers(tiny_model: Path, tmp_path: Path) -> Any:
-    """The same model and rows under the CPU trainer and under trl's own."""
-    from trl import SFTConfig, SFTTrainer
-
-    from nextturn.train.overrides import ConversationTrainer
-
-    folder = resolve(str(tiny_model))
-    tokenizer = load_tokenizer(folder)
-    rows, _ = make_rows([CONVERSATION] * 4, Chat(tokenizer), "assistant", None)
-    args = SFTConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], gradient_checkpointing=False, max_steps=2,
-        per_device_train_batch_size=3, gradient_accumulation_steps=2, dataset_kwargs={"skip_prepare_dataset": True},
-        logging_steps=1, disable_tqdm=True, save_strategy="no",
-    )  # fmt: skip
-    given = {"args": args, "train_dataset": as_dataset(rows), "processing_class": tokenizer}
-    section = ModelSection(name="m", dtype="float32")
-    return [kind(model=load_policy(folder, section), **given) for kind in (ConversationTrainer, SFTTrainer)]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +79,24 @@ def test_a_model_card_names_base_license_and_data_where_they_are_known(
     assert Run._metadata(stand_in).base_model == "org/base"  # type: ignore[arg-type]
 
 
-def test_the_cpu_trainer_has_the_loss_and_gradients_of_trl(trainers: Any) -> None:
+def test_the_cpu_trainer_has_the_loss_and_gradients_of_trl(tiny_model: Path, tmp_path: Path) -> None:
+    from trl import SFTConfig, SFTTrainer
+
+    from nextturn.train.overrides import ConversationTrainer
+
+    folder = resolve(str(tiny_model))
+    tokenizer = load_tokenizer(folder)
+    rows, _ = make_rows([CONVERSATION] * 4, Chat(tokenizer), "assistant", None)
+    args = SFTConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], gradient_checkpointing=False, max_steps=2,
+        per_device_train_batch_size=3, gradient_accumulation_steps=2, dataset_kwargs={"skip_prepare_dataset": True},
+        logging_steps=1, disable_tqdm=True, save_strategy="no",
+    )  # fmt: skip
+    given = {"args": args, "train_dataset": as_dataset(rows), "processing_class": tokenizer}
+    section = ModelSection(name="m", dtype="float32")
+    trainers: list[Any] = [
+        kind(model=load_policy(folder, section), **given) for kind in (ConversationTrainer, SFTTrainer)
+    ]
     for trainer in trainers:
         trainer.train()
     ours, theirs = ([row for row in trainer.state.log_history if "loss" in row] for trainer in trainers)
@@ -139,27 +104,6 @@ def test_the_cpu_trainer_has_the_loss_and_gradients_of_trl(trainers: Any) -> Non
     for mine, other in zip(ours, theirs, strict=True):
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)
         assert mine["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
-
-
-def test_the_rounded_live_model_is_a_copy_with_its_own_weights(trainers: Any) -> None:
-    import torch
-
-    from nextturn.probe.engines.hf import live_model
-
-    trainer = trainers[0]
-    ids = torch.tensor([[5, 6, 7, 8]])
-    with live_model(trainer, "bfloat16") as model:
-        assert model.dtype == torch.bfloat16
-        assert not model.training
-        before = model(input_ids=ids).logits.float()
-        with torch.no_grad():
-            for parameter in trainer.model.parameters():
-                parameter.zero_()
-        assert torch.equal(model(input_ids=ids).logits.float(), before), "zeroing the live weights changes nothing"
-        assert before.abs().sum() > 0
-    with live_model(trainer, "auto") as model:
-        assert model(input_ids=ids).logits.abs().sum() == 0, "without rounding it is the live model itself"
-    assert trainer.model.training
 
 
 @pytest.mark.parametrize("dtype", ["", "bf16: true, "], ids=["by default", "where the recipe says bf16"])
