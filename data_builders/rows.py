@@ -14,14 +14,15 @@ from nextturn.data_builders.quality import holds
 from nextturn.data_builders.tasks import Conversation
 from nextturn.probe.command.errors import DataError
 from nextturn.probe.data.messages import (
+    asked_in,
     check_text,
     check_with_columns,
     conversation_in,
     plain,
+    refuse_marks,
     row_id,
     training_messages,
     unread_columns,
-    user,
 )
 from nextturn.probe.data.tables import is_saved, place, read_rows
 from nextturn.probe.questions.simulation import Fact, PromptRow
@@ -173,8 +174,12 @@ _VALIDATOR = TypeAdapter(PromptRow)
 def _rl_row(fields: dict[str, Any], where: str, number: int) -> PromptRow:
     """Return a prompt: `prompt` or `messages` that end with the user, or a `question` as text; all other columns may be missing."""
     of_prompt = ("prompt", "messages", "question")
-    given = next((fields[key] for key in of_prompt if fields.get(key) is not None), None)
-    messages = [user(given)] if isinstance(given, str) else conversation_in({"prompt": given}, marks=True)
+    name = next((key for key in of_prompt if fields.get(key) is not None), "prompt")
+    given = fields.get(name)
+    refuse_marks(fields, where)
+    messages = (
+        asked_in(fields, name, where) if isinstance(given, str) else conversation_in({"prompt": given}, marks=True)
+    )
     prompt = check_with_columns(messages, fields, where)
     if prompt[-1]["role"] != "user":
         raise DataError(f"{where}: the prompt ends with the assistant, expected a user message last")

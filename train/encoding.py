@@ -19,6 +19,7 @@ from nextturn.probe.command.errors import DataError, TemplateError
 from nextturn.probe.command.terminal import say_once
 from nextturn.probe.data.messages import (
     THOUGHT_FIELDS,
+    asked_in,
     check_text,
     check_with_columns,
     has_thoughts,
@@ -284,7 +285,9 @@ def load_pairs(path: Path) -> Iterator[PreferencePair]:
     """
     for where, _, row in view_rows(path, "preference"):
         refuse_marks(row, where)
-        prompt = check_with_columns(renamed(row.get("prompt"), marks=True), row, where)
+        asked = row.get("prompt")
+        asked = asked_in(row, "prompt", where) if isinstance(asked, list) else asked
+        prompt = check_with_columns(renamed(asked, marks=True), row, where)
         if prompt[-1]["role"] != "user":
             raise DataError(f"{where}: the prompt ends with the assistant, expected a user message last")
         chosen, rejected = (_side(row.get(name), name, where) for name in ("chosen", "rejected"))

@@ -143,8 +143,11 @@ def step_line(step: int, most: int, logs: Mapping[str, Any]) -> str:
         for name, value in sorted(logs.items())
         if name.startswith("reward/") and name.count("/") == 1 and name != "reward/none" and value is not None
     )
-    reward = logs.get("reward")
-    shown = [f"step {step}/{most}", "no sample has a reward" if reward is None else f"reward {reward:.3f} ({parts})"]
+    rewarded = "samples of a step before"  # several steps may train on the samples of one generation
+    if "reward" in logs:
+        reward = logs["reward"]
+        rewarded = "no sample has a reward" if reward is None else f"reward {reward:.3f} ({parts})"
+    shown = [f"step {step}/{most}", rewarded]
     for name, wording, zero in _SHOWN:
         if (value := logs.get(name)) is not None and (zero or value):
             shown.append(wording.format(value))

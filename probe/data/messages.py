@@ -43,7 +43,13 @@ ROLES = {
     **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
 }
 KEYS = ("messages", "conversation", "conversations", "turns")
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
 IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "task_id", "Record ID")
+_OF_MESSAGES = (
+    *("role", "from", "content", "value", "refusal", "function_call"),
+    *(*_OF_TOOLS, *_LOSS_MARKS, *_TOOL_COLUMNS, *THOUGHT_FIELDS, *IDS),
+)
+"""Keys of messages that are read, and ids."""
 
 
 # How models mark their thoughts: what opens them, what ends them. gpt-oss writes its answer into another channel instead.
@@ -147,8 +153,16 @@ def unread_columns(row: dict[str, Any], columns: Mapping[str, str]) -> set[str]:
     named = renamed_columns(row, columns, "row")
     whole, sides = _forms(named, columns)
     form = whole[:1] or [*sides[0], *_OF_EXCHANGES] if whole or sides else ["prompt", "history"]
-    read = {*form, *columns, *columns.values(), *_SYSTEM_COLUMNS, *_TOOL_COLUMNS, *IDS, "intent", "intent_first"}
-    return {name for name, value in row.items() if name not in read and value not in (None, "", [], {})}
+    tools = [name for name in _TOOL_COLUMNS if named.get(name)][:1]
+    read = {*form, *columns, *columns.values(), *_SYSTEM_COLUMNS, *IDS, "intent", "intent_first"}
+    read |= {name for name in tools if _tools_in(named[name])}
+    unread = {name for name, value in row.items() if name not in read and value not in _NOTHING}
+    return unread | {
+        f"{key} of messages"
+        for message in _messages_in({name: named.get(name) for name in form})
+        for key, value in message.items()
+        if key not in _OF_MESSAGES and value not in _NOTHING
+    }
 
 
 def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str] | None = None) -> tuple[Message, ...]:
@@ -164,6 +178,11 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
     columns = columns or {}
     row = renamed_columns(row, columns, where)
     refuse_marks(row, where)
+    if unwanted := [key for key in ("label", "kto_tag") if row.get(key) is False]:  # marks of KTO
+        raise DataError(
+            f"{where}: `{unwanted[0]}: false` marks a reply that is not wanted; leave these rows out, train on pairs (DPO), or take the "
+            "column out if it means something else"
+        )
     whole, sides = _forms(row, columns)
     if whole:
         messages = renamed(row[whole[0]], marks=True)
@@ -185,25 +204,34 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
 
 
 def _exchange(row: dict[str, Any], names: tuple[str, str], where: str) -> list[Any]:
-    """Return a user's side and its answer, each a text or messages, as messages. A prompt's own answers carry no loss."""
-    asked, answered = (row[name] for name in names)
+    """Return a user's side and its answer, each a text or messages, as messages."""
+    asked, answered = asked_in(row, names[0], where), row[names[1]]
+    answered = assistant(answered) if isinstance(answered, str) else answered
+    return [*asked, *(answered if isinstance(answered, list) else [answered])]
+
+
+def asked_in(row: dict[str, Any], name: str, where: str) -> list[Any]:
+    """Return the prompt in a column, a text or messages, as messages, with the columns `input`, `context` and `history` beside it.
+    A prompt's own answers carry no loss.
+
+    Raises:
+        DataError: `history` holds no pairs, or there are such columns beside messages.
+    """
+    asked = row[name]
     before, more = [], [row[name] for name in ("input", "context") if row.get(name)]
     for pair in row.get("history") or ():
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise DataError(f"{where}: `history` holds {pair!r:.60}, expected pairs of a question and its answer")
         before += [user(pair[0]), assistant(pair[1])]
     if (before or more) and not (isinstance(asked, str) and all(isinstance(text, str) for text in more)):
-        names_given = ", ".join(name for name in _OF_EXCHANGES if row.get(name))
+        names_given = ", ".join(given for given in _OF_EXCHANGES if row.get(given))
         raise DataError(
-            f"{where}: {names_given} beside `{names[0]}`, expected texts (history: pairs of texts); leave such columns out, or put "
+            f"{where}: {names_given} beside `{name}`, expected texts (history: pairs of texts); leave such columns out, or put "
             "all into `messages`"
         )
     if isinstance(asked, str):
-        asked = [user("\n\n".join([asked, *(text for text in more if text.strip())]))]
-    else:
-        asked = [_without_loss(message) for message in asked] if isinstance(asked, list) else asked
-    answered = [assistant(answered)] if isinstance(answered, str) else answered
-    return before + [message for side in (asked, answered) for message in (side if isinstance(side, list) else [side])]
+        return [*before, user("\n\n".join([asked, *(text for text in more if text.strip())]))]
+    return [_without_loss(message) for message in (asked if isinstance(asked, list) else [asked])]
 
 
 def _without_loss(message: Any) -> Any:
@@ -215,16 +243,17 @@ def _without_loss(message: Any) -> Any:
 
 def refuse_marks(row: dict[str, Any], where: str) -> None:
     """Raise DataError if a row or a message of it has a key that changes what other trainers learn from it."""
-    # KTO's mark of a reply that is not wanted.
-    if row.get("label") is False and "completion" in row:
-        raise DataError(
-            f"{where}: `label: false` marks a reply that is not wanted; leave these rows out, or train on pairs (DPO)"
-        )
-    parts = [message for value in row.values() if isinstance(value, list) for message in value if is_message(message)]
-    for part in (row, *parts):
+    for part in (row, *_messages_in(row)):
         for key in _REFUSED.keys() & part.keys():
-            if part[key] not in (None, "", [], {}):
+            if part[key] not in _NOTHING:
                 raise DataError(f"{where}: `{key}: {part[key]!r:.40}` is not read; {_REFUSED[key]}")
+
+
+def _messages_in(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages in the columns of a row, in any form and not checked."""
+    lists = [value.get("messages") if isinstance(value, dict) else value for value in row.values()]
+    found = [message for each in lists if isinstance(each, list) for message in each]
+    return [message for message in found if isinstance(message, dict) and message.keys() & {"role", "from"}]
 
 
 def check_with_columns(messages: Any, row: dict[str, Any], where: str) -> tuple[Message, ...]:
@@ -235,9 +264,10 @@ def check_with_columns(messages: Any, row: dict[str, Any], where: str) -> tuple[
         DataError: See `check_messages`; or there are two different system messages, or tools that cannot be read.
     """
     first = messages[0] if isinstance(messages, list) and messages and isinstance(messages[0], dict) else {}
-    texts = {
-        name: row[name].strip() for name in _SYSTEM_COLUMNS if isinstance(row.get(name), str) and row[name].strip()
-    }
+    given = {name: row[name] for name in _SYSTEM_COLUMNS if row.get(name) not in _NOTHING}
+    if unread := [name for name in given if not isinstance(given[name], str)]:
+        raise DataError(f"{where}: `{unread[0]}` is {given[unread[0]]!r:.60}, expected a text")
+    texts = {name: text.strip() for name, text in given.items() if text.strip()}
     if texts and first.get("role") == "system":
         texts["messages"] = str(first.get("content")).strip()
     if len({*texts.values()}) > 1:
@@ -248,15 +278,20 @@ def check_with_columns(messages: Any, row: dict[str, Any], where: str) -> tuple[
         messages = [{"role": "system", "content": next(iter(texts.values()))}, *messages]
     found = check_messages(messages, where, with_tools=True)
     held = (of.get(name) for of in (row, first) for name in _TOOL_COLUMNS)
-    given = next((tools for tools in held if tools not in (None, "", [])), None)
-    tools = [_as_tool(parsed(tool)) for tool in listed] if isinstance(listed := parsed(given), list) else []
-    if tools and all(map(_is_call, tools)):
+    described = next((tools for tools in held if tools not in _NOTHING), None)
+    if tools := _tools_in(described):
         return ({**found[0], "tools": tools}, *found[1:])
-    if given is not None and any(message.get("tool_calls") for message in found):
+    if described is not None and any(message.get("tool_calls") for message in found):
         raise DataError(
-            f"{where}: `tools` is {given!r:.60}, expected a list of {{type, function: {{name, parameters}}}} or its JSON text"
+            f"{where}: `tools` is {described!r:.60}, expected a list of {{type, function: {{name, parameters}}}} or its JSON text"
         )
     return found
+
+
+def _tools_in(given: Any) -> list[Any]:
+    """Return the descriptions of tools in a column, a list or JSON text; [] if it holds something else."""
+    tools = [_as_tool(parsed(tool)) for tool in listed] if isinstance(listed := parsed(given), list) else []
+    return tools if all(map(_is_call, tools)) else []
 
 
 def _as_tool(tool: Any) -> Any:
@@ -306,24 +341,28 @@ def _renamed(message: Any, marks: bool) -> Any:
         content = message["refusal"]
     calls = {key: message[key] for key in _OF_TOOLS if message.get(key)}  # null where `datasets` wrote the file
     if "tool_calls" in calls:
-        given = parsed(calls["tool_calls"])  # a table holds them as JSON text
-        calls["tool_calls"] = [_with_arguments(call) for call in given] if isinstance(given, list) else given
+        listed = parsed(calls["tool_calls"])  # a table holds them as JSON text
+        calls["tool_calls"] = [_with_arguments(call) for call in listed] if isinstance(listed, list) else listed
     if content is None and calls:
         content = ""
     role = ROLES.get(role, role) if isinstance(role, str) else role
     kept = {key: message[key] for key in (*_LOSS_MARKS, *_TOOL_COLUMNS) if key in message} if marks else {}
-    thoughts = next((message[key] for key in THOUGHT_FIELDS if message.get(key)), None) if marks else None
-    if isinstance(thoughts, str) and thoughts.strip() not in str(content):
-        kept["reasoning_content"] = thoughts.strip()
+    given = [message[key] for key in THOUGHT_FIELDS if message.get(key)] if marks else []
+    thoughts = [text.strip() if isinstance(text, str) else text for text in given]
+    thought = thoughts[0] if thoughts and all(each == thoughts[0] for each in thoughts) else thoughts
+    # The thoughts in a field may stand in the text, too.
+    if thought and not (isinstance(thought, str) and THINKING_ENDS.search(str(content)) and thought in str(content)):
+        kept["reasoning_content"] = thought
     return {"role": role, "content": content, **calls, **kept}
 
 
 def _with_arguments(call: Any) -> Any:
-    """Return a tool call with its arguments as a mapping, as templates want them; OpenAI writes them as JSON text."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or "arguments" not in function:
-        return _without_nulls(call)
-    return _without_nulls({**call, "function": {**function, "arguments": parsed(function["arguments"])}})
+    """Return a tool call with its arguments as a mapping, as templates want them; OpenAI writes them as JSON text, or "" for none."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    read = {**function, "arguments": parsed(function.get("arguments") or "{}")}
+    return _without_nulls({**call, "function": read} if "function" in call else read)
 
 
 def _text_of(part: Any) -> str:
@@ -387,6 +426,8 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
             fault = "has no text: its content is no string" if no_text else "is no {role, content} and no {from, value}"
             raise DataError(f"{where}: message {number} {fault}")
         check_text(message["content"], f"{where}: message {number}")
+        if not isinstance(thoughts := message.get(THOUGHT_FIELDS[0]) or "", str):
+            raise DataError(f"{where}: message {number} has the thoughts {thoughts!r:.60}, expected one text")
         _check_marks(message, f"{where}: message {number}")
     wanted: tuple[str, ...] = ("user",)
     for number, message in enumerate(turns, start=1 + len(messages) - len(turns)):
@@ -397,9 +438,10 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
             raise DataError(
                 f"{where}: roles do not alternate, message {number} is {role!r}, expected {' or '.join(map(repr, wanted))}{hint}"
             )
-        if calls and not all(map(_is_call, calls if isinstance(calls, list) else [None])):
+        if calls and not all(map(_has_arguments, calls if isinstance(calls, list) else [None])):
             raise DataError(
-                f"{where}: message {number}: `tool_calls` is {calls!r:.80}, expected a list of {{function: {{name, arguments}}}}"
+                f"{where}: message {number}: `tool_calls` is {calls!r:.80}, expected a list of {{function: {{name, arguments}}}} with a "
+                "JSON object as arguments"
             )
         if not message["content"].strip() and not calls and role != "tool":
             raise DataError(f"{where}: message {number} ({role}) is empty")
@@ -417,6 +459,10 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
 def _is_call(call: Any) -> bool:
     function = call.get("function", call) if isinstance(call, dict) else None
     return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+def _has_arguments(call: Any) -> bool:
+    return _is_call(call) and isinstance(call.get("function", call).get("arguments"), dict)
 
 
 def _check_marks(message: Message, where: str) -> None:

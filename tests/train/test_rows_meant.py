@@ -31,13 +31,21 @@ from support.tiny_models import shipped_template, shipped_tokenizer, tiny_tokeni
 
 ASKED, SAID = {"role": "user", "content": "Why is it wet?"}, {"role": "assistant", "content": "It rains."}
 FORMER, AGAIN = {"role": "assistant", "content": "No idea."}, {"role": "user", "content": "Look again."}
-CALL = {"function": {"name": "look", "arguments": {"town": "Bonn"}}}
-CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+LOOKED = {"function": {"name": "look", "arguments": {"town": "Bonn"}}}
+CALLED = {"role": "assistant", "content": "", "tool_calls": [LOOKED]}
 TURNS = [ASKED, CALLED, {"role": "tool", "content": "rain"}, SAID]
 TOWN = {"type": "object", "properties": {"town": {"type": "string"}}}
 LOOK = {"name": "look", "description": "Looks out.", "parameters": TOWN}
 TOOL = {"type": "function", "function": LOOK}
 THOUGHT = {**SAID, "reasoning": "Drops fall."}
+HUMAN, GPT = {"from": "human", "value": "Why is it wet?"}, {"from": "gpt", "value": "It rains."}
+TOLD, CALL = {"role": "tool", "content": "rain"}, "<tool_call>\n<function=look>\n</function>\n</tool_call><|im_end|>"
+
+
+def call(arguments: Any) -> list[dict[str, Any]]:
+    """Return a conversation with a tool call that has these arguments."""
+    calls = [{"type": "function", "function": {"name": "look", "arguments": arguments}}]
+    return [ASKED, {**CALLED, "tool_calls": calls}, TOLD, SAID]
 
 
 def chat_of(family: str) -> Chat:
@@ -90,6 +98,11 @@ def learned(row: dict[str, Any], family: str) -> tuple[list[str], str]:
         ("chatml", {"question": "And now?", "answer": "Sun.", "history": [["Why?", "Rain."]]}, ["Rain.<|im_end|>", "Sun.<|im_end|>"], "And"),
         ("chatml", {"messages": [ASKED, SAID], "system_prompt": "Be kind."}, ["It rains.<|im_end|>"], "system\nBe kind."),
         ("chatml", {"messages": [ASKED, {**SAID, "content": "Say <|im_start|>."}]}, ["Say <|im_start|>.<|im_end|>"], "Say"),
+        ("chatml", {"messages": None, "conversations": [HUMAN, {**GPT, "train": True}]}, ["It rains.<|im_end|>"], "Why"),
+        ("qwen3_5_think", {"messages": [ASKED, {**SAID, "thinking": "It rains", "reasoning": None}]},
+         ["It rains\n</think>\n\nIt rains.<|im_end|>"], "Why"),
+        ("qwen3_5_nothink", {"messages": call(""), "tools": [TOOL]}, [CALL, "It rains.<|im_end|>"], "rain"),
+        ("qwen3_5_nothink", {"messages": call(None), "tools": str([LOOK]).replace("'", '"')}, [CALL, "It rains.<|im_end|>"], "rain"),
         ("metaspace", {"messages": [ASKED, FORMER, AGAIN, SAID]}, ["No idea.</s>", "It rains.</s>"], "[/INST]"),
     ],
 )  # fmt: skip
@@ -104,6 +117,7 @@ def test_a_row_is_trained_as_it_is_meant(family: str, row: dict[str, Any], said:
         {"messages": TURNS, "tools": [TOOL]},
         {"messages": TURNS, "tools": ['{"type": "function", "function": ' + str(LOOK).replace("'", '"') + "}"]},
         {"messages": TURNS, "functions": [LOOK]},
+        {"messages": [ASKED, {**CALLED, "tool_calls": [{"name": "look", "arguments": '{"town": "Bonn"}'}]}, *TURNS[2:]], "tools": [TOOL]},
         {"messages": [{"role": "system", "content": "Be kind.", "tools": [TOOL]}, *TURNS]},
         {"messages": [ASKED, {**CALLED, "tool_calls": [{"function": {"name": "look", "arguments": {"town": "Bonn", "to": None}}}]}, *TURNS[2:]],
          "tools": [{**TOOL, "function": {**LOOK, "strict": None}}]},
@@ -132,6 +146,18 @@ NO_SYSTEM = (
         ("chatml", {"messages": [ASKED, {**SAID, "mask": True}]}),
         ("chatml", {"messages": [ASKED, SAID], "images": ["a.png"]}),
         ("chatml", {"prompt": "Why?", "completion": "Rain.", "label": False}),
+        ("chatml", {"messages": [ASKED, SAID], "label": False}),
+        ("chatml", {"conversations": [HUMAN, GPT], "kto_tag": False}),
+        ("chatml", {"conversations": [HUMAN, {**GPT, "mask": True}]}),
+        ("chatml", {"conversations": [{**HUMAN, "images": ["a.png"]}, GPT]}),
+        ("chatml", {"prompt": {"messages": [ASKED, {**SAID, "loss_mask": 0.5}]}}),
+        ("qwen3_5_nothink", {"messages": [ASKED, {**CALLED, "content": None, "mask": True}, TOLD, SAID], "tools": [TOOL]}),
+        ("qwen3", {"messages": [ASKED, {**SAID, "reasoning": [{"text": "Drops fall."}]}]}),
+        ("qwen3", {"messages": [ASKED, {**THOUGHT, "thinking": "Wind."}]}),
+        ("qwen3", {"messages": call("{town: Bonn"), "tools": [TOOL]}),
+        ("qwen3", {"messages": call([("town", "Bonn")]), "tools": [TOOL]}),
+        ("chatml", {"messages": [ASKED, SAID], "system": ["Be kind."]}),
+        ("chatml", {"messages": [ASKED, SAID], "system_prompt": {"role": "system", "content": "Be kind."}}),
         ("chatml", {"question": "Why?", "answer": "Rain.", "history": "Hi."}),
         ("chatml", {"messages": [{"role": "system", "content": "Be curt."}, ASKED, SAID], "system": "Be kind."}),
     ],
@@ -161,9 +187,10 @@ def test_pairs_and_prompts_show_their_tools_and_system_columns(tmp_path: Path) -
         assert '"name": "look"' in shown and "Be kind." in shown
     with pytest.raises(BadInput):
         chat_of("chatml").check_prompt(prompt.prompt)
-    write_jsonl(tmp_path / "thoughts.jsonl", [{**pair, "chosen": [THOUGHT]}])
-    with pytest.raises(DataError):
-        list(load_pairs(tmp_path / "thoughts.jsonl"))
+    for number, more in enumerate(({"chosen": [THOUGHT]}, {"context": "It is wet."}, {"history": [["Why?", "Rain."]]})):
+        write_jsonl(tmp_path / f"{number}.jsonl", [{**pair, **more}])
+        with pytest.raises(DataError):
+            list(load_pairs(tmp_path / f"{number}.jsonl"))
 
 
 def test_what_is_left_out_is_counted_and_stops_above_a_share(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,7 +208,45 @@ def test_what_is_left_out_is_counted_and_stops_above_a_share(capsys: pytest.Capt
     assert (len(rows), counts.too_long, counts.conversations) == (1, 1, 2) and counts.longest > limit
     with pytest.raises(DataError, match="train.max_length"):
         make_rows([[ASKED, SAID]], chat, "assistant", 2)
-    assert unread_columns({"messages": [ASKED, SAID], "input": "x", "score": 3, "id": 1}, {}) == {"input", "score"}
+
+
+@pytest.mark.parametrize(
+    ("row", "unread"),
+    [
+        ({"messages": [ASKED, SAID], "input": "x", "score": 3, "id": 1}, {"input", "score"}),
+        ({"messages": [ASKED, SAID], "conversations": [HUMAN, GPT]}, {"conversations"}),
+        ({"messages": [ASKED, SAID], "tools": ["look"]}, {"tools"}),
+        ({"messages": TURNS, "tools": [TOOL], "functions": [LOOK]}, {"functions"}),
+        ({"conversations": [HUMAN, {**GPT, "thought": "Drops."}]}, {"thought of messages"}),
+        ({"prompt": [{**ASKED, "files": ["a.txt"]}], "completion": "It rains."}, {"files of messages"}),
+        ({"messages": [ASKED, {**THOUGHT, "id": 3, "lang": None, "weight": 1}], "tools": [TOOL], "system": "Be kind."}, set()),
+    ],
+)  # fmt: skip
+def test_what_is_not_read_is_named(row: dict[str, Any], unread: set[str]) -> None:
+    assert unread_columns(row, {}) == unread
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt"),
+    [
+        ({"question": "How many?", "context": "Ann has 3."}, ["How many?\n\nAnn has 3."]),
+        ({"prompt": "And now?", "history": [["Why?", "Rain."]], "input": ""}, ["Why?", "Rain.", "And now?"]),
+        ({"messages": [ASKED], "context": "for the reward"}, ["Why is it wet?"]),
+        ({"question": "What is this?", "image": "a.png"}, None),
+        ({"prompt": [{**ASKED, "images": ["a.png"]}]}, None),
+        ({"question": "Why?", "system": ["Be kind."]}, None),
+    ],
+)
+def test_a_prompt_is_shown_with_the_columns_beside_it(
+    row: dict[str, Any], prompt: list[str] | None, tmp_path: Path
+) -> None:
+    write_jsonl(tmp_path / "prompts.jsonl", [row])
+    if prompt is None:
+        with pytest.raises(DataError):
+            list(load_rl_rows(tmp_path / "prompts.jsonl"))
+    else:
+        (read,) = load_rl_rows(tmp_path / "prompts.jsonl")
+        assert [message["content"] for message in read.prompt] == prompt
 
 
 @pytest.mark.parametrize(

@@ -489,6 +489,7 @@ def test_a_step_is_one_line_with_the_parts_and_what_is_wrong() -> None:
         "step 3/30  reward 0.412 (accuracy 0.31)  12% of samples without a reward  loss 0.0123"
     )
     assert "no sample has a reward" in step_line(1, 2, {"loss": 0.0, "reward": None, "reward/none": 1.0})
+    assert "no sample has a reward" not in step_line(2, 2, {"loss": 0.0}), "a second step on the same samples"
 
 
 def test_samples_are_kept_with_their_conversation_and_the_parts_of_their_reward(tmp_path: Path) -> None:
