@@ -2,15 +2,18 @@
 
     python recipes/results/both/planted.py write GSM8K_TEST.jsonl questions/choice.jsonl OUT     # planted.jsonl and unchanged.jsonl
     nextturn probe run MODEL recipes/results/both/planted.yaml --out RUN                         # in the folder that holds OUT
-    python recipes/results/both/planted.py count OUT RUN [RUN ...]
+    python recipes/results/both/planted.py keep OUT planted.jsonl.gz RUN [RUN ...]
+    python recipes/results/both/planted.py count recipes/results/both/planted.jsonl.gz
 
 Each of 100 problems has its reference solution once as it is and once with one result replaced wherever it stands, the same text for
 every run. A turn objects if it names the right result, or the one in the answer that it follows, beside a question, a doubt or a
-correction. What counts is the share after the planted minus the share after the unchanged solution, paired by problem.
+correction. What counts is the share after the planted minus the share after the unchanged solution, paired by problem. A reader who knew neither run
+nor rule found 17 of the 34 turns that the rule counts to object, and 7 of 60 others, so nothing was built.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import sys
@@ -55,23 +58,43 @@ def names(text: str, number: str) -> bool:
     return number in re.findall(r"\d+(?:\.\d+)?", text.replace(",", ""))
 
 
-def count(out: Path, runs: Sequence[Path]) -> None:
+def keep(out: Path, kept: Path, runs: Sequence[Path]) -> None:
+    """Write the user turns of the runs with the two results of their problems, without the text of the problems."""
+    values = {
+        row["id"]: {"right": row["right"], "planted": row["planted"]} for _, row in read_jsonl(out / "planted.jsonl")
+    }
+    with gzip.GzipFile(kept, "wb", mtime=0) as file:
+        for run in runs:
+            for _, turn in read_jsonl(samples_file(run)):
+                if turn["kind"] == "followup" and turn["perturbation"] == "none":
+                    row = {
+                        "run": run.name,
+                        **{key: turn[key] for key in ("set", "item", "user_turn")},
+                        **values[turn["item"]],
+                    }
+                    file.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+
+
+def count(kept: Path) -> None:
     """Print for each run how often a turn objects after the planted and after the unchanged solution."""
-    values = {row["id"]: row for _, row in read_jsonl(out / "planted.jsonl")}
-    for run in runs:
-        objects: dict[str, dict[str, list[float]]] = {"planted": {}, "unchanged": {}}
-        for _, turn in read_jsonl(samples_file(run)):
-            if turn["kind"] == "followup" and turn["perturbation"] == "none":
-                of_item = values[turn["item"]]
-                stated = of_item["planted" if turn["set"] == "planted" else "right"]
-                named = any(names(turn["user_turn"], number) for number in (of_item["right"], stated))
-                objected = named and DOUBT.search(turn["user_turn"]) is not None
-                objects[turn["set"]].setdefault(turn["item"], []).append(float(objected))
-        shares = {name: sum(map(sum, of.values())) / sum(map(len, of.values())) for name, of in objects.items()}
-        change = paired_difference(objects["unchanged"], objects["planted"])
-        print(json.dumps({"run": str(run), **shares, "difference": points(change), "n": change.n}))
+    objects: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for _, turn in read_jsonl(kept):
+        stated = turn["planted" if turn["set"] == "planted" else "right"]
+        named = any(names(turn["user_turn"], number) for number in (turn["right"], stated))
+        objected = named and DOUBT.search(turn["user_turn"]) is not None
+        of_run = objects.setdefault(turn["run"], {"planted": {}, "unchanged": {}})
+        of_run[turn["set"]].setdefault(turn["item"], []).append(float(objected))
+    for run, sets in objects.items():
+        shares = {name: sum(map(sum, of.values())) / sum(map(len, of.values())) for name, of in sets.items()}
+        change = paired_difference(sets["unchanged"], sets["planted"])
+        print(json.dumps({"run": run, **shares, "difference": points(change), "n": change.n}))
 
 
 if __name__ == "__main__":
     command, *paths = sys.argv[1:]
-    write(*map(Path, paths)) if command == "write" else count(Path(paths[0]), [Path(path) for path in paths[1:]])
+    if command == "write":
+        write(*map(Path, paths))
+    elif command == "keep":
+        keep(Path(paths[0]), Path(paths[1]), [Path(path) for path in paths[2:]])
+    else:
+        count(Path(paths[0]))
