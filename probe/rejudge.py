@@ -36,16 +36,10 @@ from nextturn.probe.text.grading import VERSION
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="DIR", help="a finished probe run")
-    parser.add_argument(
-        "recipe",
-        type=Path,
-        nargs="?",
-        help="a recipe whose probe.judge and probe.judge_server are used; without one the labels are kept and only answers "
-        "are graded again",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="run directory for the new verdicts, needed with a recipe"
-    )
+    recipe = "its probe.judge and probe.judge_server are used; without one the labels stay and answers are graded again"
+    parser.add_argument("recipe", type=Path, nargs="?", help=recipe)
+    out = "run directory for the new verdicts, needed with a recipe"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=out)
 
 
 def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:

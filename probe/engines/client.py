@@ -10,8 +10,8 @@ alike:
 
 While a request waits to be tried again, its slot serves other requests.
 
-`openai.AsyncOpenAI` is not used: a request that it tries again keeps its slot and goes to the same server, all attempts have
-the same fixed time limit, and it follows redirects.
+`openai.AsyncOpenAI` is not used: a request that it tries again keeps its slot and goes to the same server, and it follows
+redirects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import random
 import re
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -109,7 +109,6 @@ class Client:
         self._key = os.environ.get(section.api_key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise BadInput(f"the key in ${section.api_key_env} holds characters that no HTTP header can carry")
-        self._seconds: deque[float] = deque(maxlen=_MOST_REPLIES)
         self._tasks: set[asyncio.Task[Any]] = set()
         # One httpx2 client for each request under way: its shared pool looks through all connections for every request,
         # which takes three times as long at 256 requests.
@@ -161,7 +160,6 @@ class Client:
             EngineError: See `request`.
             TimeoutError: Replies are missing at `ends`.
         """
-        self._seconds.clear()
         try:
             futures = {
                 asyncio.run_coroutine_threadsafe(self.request(path, body, usable), event_loop()): index
@@ -185,7 +183,7 @@ class Client:
         if (task := asyncio.current_task()) is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        attempts = timeouts = rate_limits = 0
+        attempts = rate_limits = 0
         waited_s = 0.0
         failed_at: Server | None = None
         while True:
@@ -193,10 +191,8 @@ class Client:
             async with self._slot(new=failed_at is None):
                 server = await self._choose(avoid=failed_at)
                 started, reasoner = time.monotonic(), self._reasoner and path == CHAT
-                limit_s = self._time_limit_s(timeouts, last=attempts + 1 == self.section.attempts)
-                reply = await self._attempt(server, path, as_reasoner(body) if reasoner and body else body, limit_s)
+                reply = await self._attempt(server, path, as_reasoner(body) if reasoner and body else body)
             if reply.body is not None:
-                self._seconds.append(time.monotonic() - started)
                 self._compare_prompt(body or {}, reply.body)
                 if reason := usable(reply.body):
                     reply = ServerReply(reply.body, reason, "the reply cannot be used")
@@ -232,7 +228,6 @@ class Client:
                 self._reasoner = True
                 continue
             attempts += 1
-            timeouts += reply.failure == "timeout"
             if reply.failure is None or reply.failure == "refused" or attempts == self.section.attempts:
                 return self._final(reply)
             if reply.failure in ("server_error", "connection", "bad_reply"):
@@ -267,19 +262,6 @@ class Client:
             rest_s = min(server.rests_until for server in self._servers) - time.monotonic()
             await asyncio.sleep(max(_CHECK_AGAIN_S, rest_s))
         return min(free, key=lambda server: (server is avoid, server.under_way))
-
-    def _time_limit_s(self, timeouts: int, last: bool) -> float:
-        """Return the time limit of an attempt: three times the 95th percentile of the seconds that replies took.
-
-        With `timeout_s` alone, requests that hang would hold their slots for long. The limit doubles for a request that runs
-        into it repeatedly, and the last attempt gets `timeout_s`, so a slow reply is not lost.
-        """
-        # The first replies of a round are its fastest.
-        if last or len(self._seconds) < min(max(_ENOUGH_REPLIES, self.section.concurrency), _MOST_REPLIES):
-            return self.section.timeout_s
-        usual_s = sorted(self._seconds)[int(0.95 * len(self._seconds))]
-        limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * usual_s)
-        return min(self.section.timeout_s, limit_s * 2 ** max(0, timeouts - 1))
 
     def _compare_prompt(self, sent: dict[str, Any], received: dict[str, Any]) -> None:
         """Warn once if a server counted far fewer prompt tokens than were sent: it has cut the prompt."""
@@ -318,7 +300,7 @@ class Client:
             verify=_ssl_context(),
         )
 
-    async def _attempt(self, server: Server, path: str, body: dict[str, Any] | None, limit_s: float) -> ServerReply:
+    async def _attempt(self, server: Server, path: str, body: dict[str, Any] | None) -> ServerReply:
         """Send a request once, within the time limit."""
         import httpx2
 
@@ -326,7 +308,7 @@ class Client:
         server.under_way += 1
         started = time.monotonic()
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(self.section.timeout_s):
                 reply = self._read(*await _send(connection, server.url + path, body))
         except TimeoutError:
             reply = self._failed("timeout", f"{server.url}: no reply in {time.monotonic() - started:.1f} s")
@@ -431,7 +413,6 @@ _FAILURES_IN_A_ROW = 8
 _RESTS_FROM_START, _RESTS = 3, 8
 _CHECK_AGAIN_S = 0.1
 _URL = re.compile(r"https?://([\w.-]+|\[[\da-f:.]+\])(:\d{1,5})?(/[^\s?#@]*)?", re.IGNORECASE)
-_LIMIT_FACTOR, _LEAST_LIMIT_S, _ENOUGH_REPLIES, _MOST_REPLIES = 3.0, 0.5, 20, 200
 
 
 def check_url(url: str) -> str:

@@ -37,19 +37,11 @@ DRAWN = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("labels", type=Path, help='JSONL of {"messages", "user_turn", "label"}')
-    parser.add_argument(
-        "recipe",
-        type=Path,
-        nargs="?",
-        help="a recipe with probe.judge and probe.judge_server, which the judge llm asks",
-    )
+    recipe = "a recipe with probe.judge and probe.judge_server, which the judge llm asks"
+    parser.add_argument("recipe", type=Path, nargs="?", help=recipe)
     parser.add_argument("--judge", help="which judge: rules, llm, MODULE:CLASS (default: the recipe's, or rules)")
-    parser.add_argument(
-        "--by",
-        default="",
-        metavar="FIELDS",
-        help="a table with a row per group: fields of the rows, such as model,source,temperature",
-    )
+    fields = "a table with a row per group: fields of the rows, such as model,source,temperature"
+    parser.add_argument("--by", default="", metavar="FIELDS", help=fields)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     add_questions_argument(parser)
 

@@ -20,14 +20,8 @@ from nextturn.probe.command.files import write_json
 from nextturn.probe.command.terminal import aligned, printable
 from nextturn.probe.kept import add_questions_argument
 from nextturn.probe.labels.turns import FEWEST, JudgedTurn, Key, Label, labels_of_turns, read_labels, user_turns
-from nextturn.probe.report.comparison import (
-    Comparison,
-    CorrectedDifference,
-    CorrectedRate,
-    Correction,
-    differences,
-    plain,
-)
+from nextturn.probe.report.comparison import Comparison, CorrectedDifference, CorrectedRate, Correction
+from nextturn.probe.report.comparison import differences, plain
 from nextturn.probe.results import FinishedRun, load_runs
 from nextturn.probe.stats import Estimate
 
@@ -38,9 +32,8 @@ Group = tuple[str | None, str | None]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, or a training run")
     add_questions_argument(parser)
-    parser.add_argument(
-        "--labels", type=Path, metavar="FILE", help="output of `probe label` (default: labels.jsonl in a DIR)"
-    )
+    labels = "output of `probe label` (default: labels.jsonl in a DIR)"
+    parser.add_argument("--labels", type=Path, metavar="FILE", help=labels)
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write corrected.json there")
     parser.add_argument("--force", action="store_true", help="use labels of several annotators together")
 

@@ -51,19 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, or a training run")
     add_questions_argument(parser)
     parser.add_argument("--n", type=int, default=60, help="user turns to draw from each run (default 60)")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the draw (default 0); a larger --n adds to the same draw"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the labels (default: DIR/labels.jsonl of a single DIR)"
-    )
-    parser.add_argument("--page", type=Path, metavar="FILE", help="the page (default: label.html next to the labels)")
-    parser.add_argument(
-        "--import", dest="saved", type=Path, metavar="FILE", help="add the labels that the page saved, and exit"
-    )
-    parser.add_argument(
-        "--annotator", metavar="NAME", help="who labels (default: who labelled the file so far, or $USER)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="seed; a larger --n adds to the same draw (default 0)")
+    labels = "the labels (default: DIR/labels.jsonl of a single DIR); the page is label.html beside them"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=labels)
+    saved = "add the labels that the page saved, and exit"
+    parser.add_argument("--import", dest="saved", type=Path, metavar="FILE", help=saved)
+    annotator = "who labels (default: who labelled the file so far, or $USER)"
+    parser.add_argument("--annotator", metavar="NAME", help=annotator)
     parser.add_argument("--annotator-kind", choices=("person", "model"), default="person", help="default: person")
     again = f"show {REPEATED} turns of these labels once more, for the agreement of two readings; --import prints it"
     parser.add_argument("--repeat", type=Path, metavar="FILE", help=again)
@@ -116,7 +110,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not groups:
         print(f"{out}: all are labelled; `nextturn probe correct` uses these labels")
         return
-    path = arguments.page or out.with_name("label.html")
+    path = out.with_name("label.html")
     write_atomic(path, page(groups))
     print(f"{path}: open this page in a browser, label the turns and save the file; --import FILE adds it to {out}")
     print(f"labels are {groups[0][0].made_by}; --annotator NAME changes that")
