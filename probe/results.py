@@ -27,7 +27,7 @@ from nextturn.probe.command.terminal import printable, say
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.kept import Texts, restored, samples_file, texts_in
 from nextturn.probe.measures import MEASURES
-from nextturn.probe.measures.base import Figure, by_cluster, checked, cluster_of, count, read, subtracted
+from nextturn.probe.measures.base import ByTraining, Figure, by_cluster, checked, cluster_of, count, read, subtracted
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.models.checkpoints import newest_complete, numbered
 from nextturn.probe.models.folders import ModelInfo
@@ -245,13 +245,12 @@ def count_by(rows: Sequence[Row], count: Callable[[list[Row]], Any]) -> dict[str
     for row in rows:
         for column, value in row.get("by", {}).items():
             parts[column][value].append(row)
-    return {
-        column: {
-            value: count(values[value])
-            for value in sorted(values, key=lambda value: value.zfill(9) if value.isdecimal() else value)
-        }
-        for column, values in parts.items()
-    }
+
+    def naturally(of: tuple[str, list[Row]]) -> str:
+        return of[0].zfill(9) if of[0].isdecimal() else of[0]
+
+    ordered = {column: sorted(values.items(), key=naturally) for column, values in parts.items()}
+    return {column: {value: count(of_part) for value, of_part in values} for column, values in ordered.items()}
 
 
 def _count(rows: Sequence[Row], own: Mapping[str, OwnMeasure] | None) -> dict[str, Any]:
@@ -465,8 +464,9 @@ def read_samples(*paths: Path, own: Declared = ()) -> Samples | None:
 def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
     declared = {**{name: measure.figures for name, measure in MEASURES.items()}, **dict(own)}
     declared["actual"] = Followup.figures
-    values: dict[Metric, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
-    others: dict[Metric, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))  # to subtract
+    values, others = (
+        defaultdict[Metric, ByTraining](lambda: defaultdict(list)) for _ in range(2)
+    )  # others: subtracted
     figures: dict[Metric, Figure] = {}
     grounding: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
     for file, number, row in ((path, number, row) for path, *_ in versions for number, row in read_jsonl(path)):

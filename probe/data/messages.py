@@ -30,18 +30,14 @@ THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _SYSTEM_COLUMNS = ("system", "system_prompt")
 _TOOL_COLUMNS = ("tools", "functions")
 _MARKS = "write `loss: false` into the messages that carry no loss, and take this key out"
-_REFUSED = {
-    **dict.fromkeys(("mask", "masked", "is_masked", "loss_mask", "loss_weight", "loss_scale", "train_detail"), _MARKS),
-    **dict.fromkeys(
-        ("image", "images", "videos", "audios"), "only text is trained: leave such rows out, or the column"
-    ),
-}
+_ONLY_TEXT = "only text is trained: leave such rows out, or the column"
+_REFUSED = dict.fromkeys(
+    ("mask", "masked", "is_masked", "loss_mask", "loss_weight", "loss_scale", "train_detail"), _MARKS
+)
+_REFUSED |= dict.fromkeys(("image", "images", "videos", "audios"), _ONLY_TEXT)
 """Keys of messages and columns of rows that change what other trainers learn from a row, and that are not read: what to do."""
-ROLES = {
-    **dict.fromkeys(("system", "developer"), "system"),
-    **dict.fromkeys(("user", "human"), "user"),
-    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
-}
+ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user"}
+ROLES |= dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant")
 KEYS = ("messages", "conversation", "conversations", "turns")
 IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "task_id", "Record ID")
 
@@ -165,23 +161,22 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
     row = renamed_columns(row, columns, where)
     refuse_marks(row, where)
     whole, sides = _forms(row, columns)
-    if whole:
-        messages = renamed(row[whole[0]], marks=True)
-    elif sides:
-        messages = renamed(_exchange(row, sides[0], where), marks=True)
-    else:
-        messages = conversation_in(row, marks=True)
+    given = row[whole[0]] if whole else _exchange(row, sides[0], where) if sides else None
+    messages = renamed(given, marks=True) if whole or sides else conversation_in(row, marks=True)
     if messages is None:
-        raise DataError(
-            f"{where}: no conversation in it (has {', '.join(row) or 'nothing'}), expected `messages` with {{role, content}}, "
-            "`conversations` with {from, value}, or `prompt` and `completion`; `data.columns` names other columns"
-        )
+        raise _no_conversation(row, where, "or `prompt` and `completion`; `data.columns` names other columns")
     found = check_with_columns(messages, row, where)
     if found[-1]["role"] != "assistant":
         raise DataError(f"{where}: the conversation ends with the {found[-1]['role']}, expected an assistant turn last")
     if not any(message["role"] == "assistant" and learned(message) for message in found):
         raise DataError(f"{where}: every assistant turn has `loss: false`, so there is nothing to learn")
     return found
+
+
+def _no_conversation(row: dict[str, Any], where: str, advice: str) -> DataError:
+    has = f"no conversation in it (has {', '.join(row) or 'nothing'})"
+    forms = "`messages` with {role, content} or `conversations` with {from, value}"
+    return DataError(f"{where}: {has}, expected {forms}; {advice}")
 
 
 def _exchange(row: dict[str, Any], names: tuple[str, str], where: str) -> list[Any]:
@@ -193,15 +188,14 @@ def _exchange(row: dict[str, Any], names: tuple[str, str], where: str) -> list[A
             raise DataError(f"{where}: `history` holds {pair!r:.60}, expected pairs of a question and its answer")
         before += [user(pair[0]), assistant(pair[1])]
     if (before or more) and not (isinstance(asked, str) and all(isinstance(text, str) for text in more)):
-        names_given = ", ".join(name for name in _OF_EXCHANGES if row.get(name))
+        beside = ", ".join(name for name in _OF_EXCHANGES if row.get(name))
         raise DataError(
-            f"{where}: {names_given} beside `{names[0]}`, expected texts (history: pairs of texts); leave such columns out, or put "
-            "all into `messages`"
+            f"{where}: {beside} beside `{names[0]}`, expected texts (history: pairs); or put all into `messages`"
         )
     if isinstance(asked, str):
         asked = [user("\n\n".join([asked, *(text for text in more if text.strip())]))]
-    else:
-        asked = [_without_loss(message) for message in asked] if isinstance(asked, list) else asked
+    elif isinstance(asked, list):
+        asked = list(map(_without_loss, asked))
     answered = [assistant(answered)] if isinstance(answered, str) else answered
     return before + [message for side in (asked, answered) for message in (side if isinstance(side, list) else [side])]
 
@@ -215,10 +209,9 @@ def _without_loss(message: Any) -> Any:
 
 def refuse_marks(row: dict[str, Any], where: str) -> None:
     """Raise DataError if a row or a message of it has a key that changes what other trainers learn from it."""
-    # KTO's mark of a reply that is not wanted.
-    if row.get("label") is False and "completion" in row:
+    if row.get("label") is False and "completion" in row:  # KTO's mark
         raise DataError(
-            f"{where}: `label: false` marks a reply that is not wanted; leave these rows out, or train on pairs (DPO)"
+            f"{where}: `label: false` marks a reply that is not wanted; leave these rows out, or train on pairs"
         )
     parts = [message for value in row.values() if isinstance(value, list) for message in value if is_message(message)]
     for part in (row, *parts):
@@ -235,15 +228,12 @@ def check_with_columns(messages: Any, row: dict[str, Any], where: str) -> tuple[
         DataError: See `check_messages`; or there are two different system messages, or tools that cannot be read.
     """
     first = messages[0] if isinstance(messages, list) and messages and isinstance(messages[0], dict) else {}
-    texts = {
-        name: row[name].strip() for name in _SYSTEM_COLUMNS if isinstance(row.get(name), str) and row[name].strip()
-    }
+    columns = {name: row[name].strip() for name in _SYSTEM_COLUMNS if isinstance(row.get(name), str)}
+    texts = {name: text for name, text in columns.items() if text}
     if texts and first.get("role") == "system":
         texts["messages"] = str(first.get("content")).strip()
     if len({*texts.values()}) > 1:
-        raise DataError(
-            f"{where}: different system messages in the columns {', '.join(texts)}, expected one; leave out the others"
-        )
+        raise DataError(f"{where}: different system messages in {', '.join(texts)}, expected one; leave out the others")
     if texts and first and "messages" not in texts:
         messages = [{"role": "system", "content": next(iter(texts.values()))}, *messages]
     found = check_messages(messages, where, with_tools=True)
@@ -253,20 +243,16 @@ def check_with_columns(messages: Any, row: dict[str, Any], where: str) -> tuple[
     if tools and all(map(_is_call, tools)):
         return ({**found[0], "tools": tools}, *found[1:])
     if given is not None and any(message.get("tool_calls") for message in found):
-        raise DataError(
-            f"{where}: `tools` is {given!r:.60}, expected a list of {{type, function: {{name, parameters}}}} or its JSON text"
-        )
+        form = "{type, function: {name, parameters}}"
+        raise DataError(f"{where}: `tools` is {given!r:.60}, expected a list of {form} or its JSON text")
     return found
 
 
 def _as_tool(tool: Any) -> Any:
     """Return the description of a tool in OpenAI's form, without nulls, of which Arrow puts one where another row has a value."""
     tool = _without_nulls(tool)
-    return (
-        {"type": "function", "function": tool}
-        if isinstance(tool, dict) and "name" in tool and "function" not in tool
-        else tool
-    )
+    is_bare = isinstance(tool, dict) and "name" in tool and "function" not in tool
+    return {"type": "function", "function": tool} if is_bare else tool
 
 
 def _without_nulls(value: Any) -> Any:
@@ -287,9 +273,7 @@ def renamed(messages: Any, marks: bool = False) -> Any:
     Args:
         marks: Keep what only training reads: whether a message is trained on, its thoughts, and a system message's tools.
     """
-    if not isinstance(messages, list):
-        return messages
-    return [_renamed(message, marks) for message in messages]
+    return [_renamed(message, marks) for message in messages] if isinstance(messages, list) else messages
 
 
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
@@ -344,11 +328,9 @@ def together(messages: Any) -> Any:
     system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
     found: list[Message] = [{"role": "system", "content": system}] if system else []
     for message in messages:
-        if message["role"] == "system":
-            continue
-        if found and found[-1]["role"] == message["role"]:
+        if found and found[-1]["role"] == message["role"] != "system":
             found[-1] = {**message, "content": f"{found[-1]['content']}\n\n{message['content']}"}
-        else:
+        elif message["role"] != "system":
             found.append(message)
     return found
 
@@ -394,13 +376,11 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
         if role not in wanted:
             of_tools = "follow an assistant's `tool_calls`" if with_tools else "cannot be probed"
             hint = f"; turns of tools {of_tools}" if role in _TOOL_ROLES else ""
-            raise DataError(
-                f"{where}: roles do not alternate, message {number} is {role!r}, expected {' or '.join(map(repr, wanted))}{hint}"
-            )
+            expected = " or ".join(map(repr, wanted))
+            raise DataError(f"{where}: roles do not alternate, message {number} is {role!r}, expected {expected}{hint}")
         if calls and not all(map(_is_call, calls if isinstance(calls, list) else [None])):
-            raise DataError(
-                f"{where}: message {number}: `tool_calls` is {calls!r:.80}, expected a list of {{function: {{name, arguments}}}}"
-            )
+            form = "a list of {function: {name, arguments}}"
+            raise DataError(f"{where}: message {number}: `tool_calls` is {calls!r:.80}, expected {form}")
         if not message["content"].strip() and not calls and role != "tool":
             raise DataError(f"{where}: message {number} ({role}) is empty")
         if role == "assistant":
@@ -423,16 +403,13 @@ def _check_marks(message: Message, where: str) -> None:
     """Raise DataError for marks that are not true or false, contradict each other, or would train on a user's message."""
     # A mark is null where `datasets` wrote a file in which other messages have it.
     marks = {key: message[key] for key in _LOSS_MARKS if message.get(key) is not None}
-    kinds = {key: int | float if key == "weight" else bool for key in marks}
-    sound = (
-        all(isinstance(mark, kinds[key]) and mark in (0, 1) for key, mark in marks.items())
-        and len({*marks.values()}) < 2
-    )
+    typed = all(isinstance(mark, int | float if key == "weight" else bool) for key, mark in marks.items())
+    sound = typed and {*marks.values()} in ({0}, {1}, set())
     if not sound or (message.get("role") != "assistant" and ("loss" in marks or any(marks.values()))):
         given = ", ".join(f"`{key}: {mark!r}`" for key, mark in marks.items())
+        expected = "one of `loss`, `train`, `training` or `trainable` (true or false) and `weight` (1 or 0)"
         raise DataError(
-            f"{where} ({message.get('role')}) has {given}; expected, on an assistant's message only, one of `loss`, `train`, "
-            "`training` or `trainable` (true or false) and `weight` (1 or 0)"
+            f"{where} ({message.get('role')}) has {given}; expected, in assistant messages only, {expected}"
         )
 
 
@@ -517,9 +494,8 @@ def read_transcripts(
     for number, row in read_rows(path, columns):
         conversation = conversation_in(row)
         if conversation is None:
-            raise DataError(
-                f"{place(path, number)}: no conversation in it, expected `messages` with {{role, content}} or `conversations` "
-                f"with {{from, value}} (has {', '.join(row) or 'nothing'}); `columns: {{messages: NAME}}` of the set gives another name"
+            raise _no_conversation(
+                row, place(path, number), "`columns: {messages: NAME}` of the set gives another name"
             )
         tools = next((row[name] for name in _TOOL_COLUMNS if row.get(name)), None)
         transcripts = take_apart(conversation, place(path, number), every, tools)
@@ -558,10 +534,7 @@ def take_apart(conversation: Any, where: str, every: bool = False, tools: Any = 
             raise DataError(f"{where}: message {number} is no {{role, content}} and no {{from, value}}")
         role, content = message["role"], message["content"]
         if role not in (*ROLES, *_TOOL_ROLES):
-            raise DataError(
-                f"{where}: message {number} has the role {role!r}, expected user or assistant (also read: {', '.join(ROLES)}); "
-                "rename the roles in the file"
-            )
+            raise DataError(f"{where}: message {number} has the role {role!r}, expected one of {', '.join(ROLES)}")
         calls = message.get("tool_calls")
         if (role in _TOOL_ROLES or calls) and not every:
             return TOOLS

@@ -160,9 +160,8 @@ def _table(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         for row in csv.DictReader(file, dialect="excel-tab" if path.suffix.lower() == ".tsv" else "excel"):
             if None in row or None in row.values():
-                raise DataError(
-                    f"{path}: a row has another number of cells than the head ({', '.join(row.keys() - {None})})"
-                )
+                head = ", ".join(row.keys() - {None})
+                raise DataError(f"{path}: a row has another number of cells than the head ({head})")
             yield {name: parsed(text) if text[:1] in ("[", "{") else text for name, text in row.items()}
 
 

@@ -190,9 +190,8 @@ class ChatServer:
         self, role: str, server: ServerSection, temperature: float, settings: Row, folder: Path | None = None,
         max_failures: int | None = None,
     ) -> None:  # fmt: skip
-        self.role, self.temperature = role, temperature
+        self.role, self.temperature, self._settings = role, temperature, settings
         self.client = client.Client(server, max_failures)
-        self._settings = settings
         self._cache = None if folder is None else Cache(folder / f"{role}.jsonl")
 
     def close(self) -> None:

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 Usable = Callable[[dict[str, Any]], str | None]
 """Return why the body of a 200 reply cannot be used, or None."""
 
+Body = dict[str, Any] | None
+"""What to POST; None sends a GET."""
+
 CHAT = "/chat/completions"
 MAX_BYTES = 10_000_000
 _CONNECT_S = 5.0
@@ -134,25 +137,20 @@ class Client:
             except (KeyError, TypeError):
                 names = []
             if len(names) != 1:
-                listed = (
-                    f"gave {reply.failure} ({reply.detail})"
-                    if reply.failure
-                    else f"lists {', '.join(names) or 'no model'}"
-                )
+                failed = f"gave {reply.failure} ({reply.detail})" if reply.failure else ""
+                listed = failed or f"lists {', '.join(names) or 'no model'}"
                 raise EngineError(f"{self._urls}: /models {listed}; set the server's `model` in the recipe")
             self._model = names[0]
         return self._model
 
     def stream(
-        self, path: str, bodies: Sequence[dict[str, Any] | None], usable: Usable = lambda body: None,
-        ends: float | None = None,
-    ) -> Generator[tuple[int, ServerReply], None, None]:  # fmt: skip
+        self, path: str, bodies: Sequence[Body], usable: Usable = lambda body: None, ends: float | None = None
+    ) -> Generator[tuple[int, ServerReply], None, None]:
         """Send each body to URL + `path` and yield (index, reply) for each, as replies come.
 
         Closing the generator cancels the requests under way. Read one stream of a client at a time.
 
         Args:
-            bodies: What to POST; None sends a GET.
             usable: Return why a 200 reply cannot be used; the request is tried again then. Called in the loop's thread.
             ends: When to stop waiting, in seconds of the monotonic clock.
 
@@ -171,7 +169,7 @@ class Client:
         finally:
             self.close()
 
-    async def request(self, path: str, body: dict[str, Any] | None, usable: Usable) -> ServerReply:
+    async def request(self, path: str, body: Body, usable: Usable) -> ServerReply:
         """Send a body until there is a usable reply, a final refusal, or no attempt left. Runs in `event_loop()`.
 
         Args: See `stream`.
@@ -272,11 +270,9 @@ class Client:
         if self._warned or not isinstance(counted, int) or not 0 < counted < _FAR_FEWER * least:
             return
         self._warned = True
-        size = f"{least:,} tokens" if prompt else f"{least:,} words ({len(text):,} characters)"
-        say(
-            f"warning: {self._urls} counted {counted:,} prompt tokens for {size}, so it may have cut the conversation; "
-            "serve the model with a longer context"
-        )
+        size = f"{least:,} tokens" if prompt else f"{least:,} words"
+        advice = "so it may have cut the conversation; serve the model with a longer context"
+        say(f"warning: {self._urls} counted {counted:,} prompt tokens for {size}, {advice}")
 
     def _final(self, reply: ServerReply) -> ServerReply:
         """Return the reply, unless too many requests in a row have failed."""
@@ -300,7 +296,7 @@ class Client:
             verify=_ssl_context(),
         )
 
-    async def _attempt(self, server: Server, path: str, body: dict[str, Any] | None) -> ServerReply:
+    async def _attempt(self, server: Server, path: str, body: Body) -> ServerReply:
         """Send a request once, within the time limit."""
         import httpx2
 
@@ -424,7 +420,7 @@ def check_url(url: str) -> str:
     if not _URL.fullmatch(url):
         shown = re.sub("//.*@", "//[...]@", url)
         raise BadInput(
-            f"server: {shown!r} is no address such as http://localhost:8000/v1; keys are read from the environment only"
+            f"server: {shown!r} is no address such as http://localhost:8000/v1; keys are environment variables"
         )
     return url.rstrip("/")
 

@@ -190,12 +190,9 @@ def sampling(request: Request) -> dict[str, Any]:
     A greedy request has a seed, too: vLLM draws one from numpy's generator for each request without it, and GRPO's vLLM shares
     that generator with training, which would sample otherwise after a resume that repeats no probe.
     """
-    return {
-        "temperature": request.temperature,
-        "max_tokens": request.max_tokens,
-        "stop_token_ids": list(request.stop_ids),
-        "seed": request.seed,
-    }
+    stops = list(request.stop_ids)
+    limits = {"max_tokens": request.max_tokens, "stop_token_ids": stops}
+    return {"temperature": request.temperature, "seed": request.seed, **limits}
 
 
 def completion(output: Any, tokenizer: Any) -> Completion:
@@ -303,13 +300,9 @@ def end_with_this_process(children: Iterable[BaseProcess]) -> subprocess.Popen[b
     """
     pids = " ".join(str(child.pid) for child in children)
     # The pipe closes with this process. Ctrl-C reaches all processes of a session, so the guard has its own.
-    return subprocess.Popen(
-        ["/bin/sh", "-c", f"read _; kill -9 {pids}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = ["/bin/sh", "-c", f"read _; kill -9 {pids}"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, **silent)
 
 
 # --- The import of vLLM.

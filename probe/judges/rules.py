@@ -49,7 +49,8 @@ class RulesJudge:
             label, rule = settled
             return Verdict(label, rule if label is None else None, f"rule: {rule}{note}")
         values, weights = signals(turn), rule_data().weights
-        best = best_label(label_scores(values, weights, rule_data().bias))
+        scores = label_scores(values, weights, rule_data().bias)
+        best = max(scores, key=lambda label: scores[label])  # of labels with equal points the first
         # The three signals that changed this label's score most.
         points = [(name, row[best] * values[name]) for name, row in weights.items() if best in row]
         largest = sorted((point for point in points if abs(point[1]) >= 0.05), key=lambda point: -abs(point[1]))[:3]
@@ -380,11 +381,8 @@ def _voice(turn: Turn) -> dict[str, float]:
 
     first_person = share(sentence for sentence in spoken if sentence.has("first_person"))
     # A request about the answer, or with a pronoun for something in it, continues the exchange: it is no task of its own.
-    alone = [
-        sentence
-        for index, sentence in enumerate(spoken)
-        if not sentence.mentions_answer and (index or not turn.points_back)
-    ]
+    first = 1 if turn.points_back else 0
+    alone = [sentence for sentence in spoken[first:] if not sentence.mentions_answer]
     opens_alone = bool(alone) and alone[0] is spoken[0]
     return {
         "assistant_voice": share(sentence for sentence in spoken if sentence.has("assistant", "assistant_opening")),
@@ -424,12 +422,8 @@ def _odd(word: str) -> bool:
     That is capitals inside, five consonants in a row, no vowel, or 16 letters and more.
     """
     lower = word.lower()
-    return bool(
-        len(word) >= 16
-        or _CAMEL.search(word)
-        or _CONSONANTS.search(lower)
-        or (len(word) >= 4 and not any(vowel in lower for vowel in "aeiouy"))
-    )
+    voiceless = len(word) >= 4 and not any(vowel in lower for vowel in "aeiouy")
+    return voiceless or len(word) >= 16 or bool(_CAMEL.search(word) or _CONSONANTS.search(lower))
 
 
 def label_scores(
@@ -441,8 +435,3 @@ def label_scores(
         for label, weight in row.items():
             scores[label] += weight * values[name]
     return scores
-
-
-def best_label(scores: Mapping[str, float]) -> str:
-    """Return the label with most points. Of labels with equal points, the first wins."""
-    return max(scores, key=lambda label: scores[label])

@@ -20,8 +20,14 @@ from nextturn.probe.command.files import write_json
 from nextturn.probe.command.terminal import aligned, printable
 from nextturn.probe.kept import add_questions_argument
 from nextturn.probe.labels.turns import FEWEST, JudgedTurn, Key, Label, labels_of_turns, read_labels, user_turns
-from nextturn.probe.report.comparison import Comparison, CorrectedDifference, CorrectedRate, Correction
-from nextturn.probe.report.comparison import differences, plain
+from nextturn.probe.report.comparison import (
+    Comparison,
+    CorrectedDifference,
+    CorrectedRate,
+    Correction,
+    differences,
+    plain,
+)
 from nextturn.probe.results import FinishedRun, load_runs
 from nextturn.probe.stats import Estimate
 

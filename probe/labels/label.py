@@ -249,9 +249,7 @@ def page(groups: Sequence[Sequence[DrawnTurn]]) -> str:
     Args:
         groups: Turns of the same words. The first of a group is shown, and its label is saved for all of them.
     """
-    from markupsafe import Markup
-
-    from nextturn.probe.report.page import as_script, packaged, page_template, policy
+    from nextturn.probe.report.page import packaged, rendered
 
     words = prompt_parts()  # the judge `llm` reads the same definition and examples
     keys = {str(number): label for number, label in enumerate(LABELS, start=1)}
@@ -261,13 +259,9 @@ def page(groups: Sequence[Sequence[DrawnTurn]]) -> str:
     store = sha256_text(json.dumps([turn.turn_sha256 for group in groups for turn in group]))
     turns = [[turn.model_dump(by_alias=True) for turn in group] for group in groups]
     data = {"keys": keys, "turns": turns, "store": store}
-    return page_template(packaged("labels/label.html")).render(
-        policy=policy(style, script),
-        meanings=[(key_of[label], label, meaning) for label, meaning in words["labels"].items()],
-        rules=words["rules"].strip().split("\n"),
-        examples=[{**each, "turns": [turn[:3] for turn in each["turns"]]} for each in words["examples"]],
-        keys=keys,
-        style=Markup(style),
-        script=Markup(script),
-        data=Markup(as_script(data)),
-    )
+    guide = {
+        "meanings": [(key_of[label], label, meaning) for label, meaning in words["labels"].items()],
+        "rules": words["rules"].strip().split("\n"),
+        "examples": [{**each, "turns": [turn[:3] for turn in each["turns"]]} for each in words["examples"]],
+    }
+    return rendered("labels/label.html", style, script, data, keys=keys, **guide)

@@ -163,23 +163,15 @@ def user_turns(run: FinishedRun) -> list[JudgedTurn]:
             continue
         messages = tuple({"role": message["role"], "content": message["content"]} for message in row["messages"])
         text = row["user_turn"] or ""
-        turn = JudgedTurn(
-            run=run.name,
-            model=model.path,
-            weights_sha256=model.weights_sha256,
-            set=str(row["set"]),
-            item=str(row["item"]),
-            cluster=cluster_of(row),
-            temperature=row["temperature"],
-            sample=row["sample"],
-            turn_sha256=row.get("turn_sha256") or turn_hash(messages, text),
-            judge=judge if isinstance(judge, str) else json.dumps(judge),
-            messages=messages,
-            user_turn=text,
-            cut=bool(row["user_cut"]),
-            judged=row["label"],
-        )
-        turns.append(turn)
+        facts = {
+            "run": run.name, "model": model.path, "weights_sha256": model.weights_sha256,
+            "set": str(row["set"]), "item": str(row["item"]), "cluster": cluster_of(row),
+            "temperature": row["temperature"], "sample": row["sample"], "messages": messages, "user_turn": text,
+            "turn_sha256": row.get("turn_sha256") or turn_hash(messages, text),
+            "judge": judge if isinstance(judge, str) else json.dumps(judge),
+            "judged": row["label"], "cut": bool(row["user_cut"]),
+        }  # fmt: skip
+        turns.append(JudgedTurn.model_validate(facts))
     if all(turn.judged is None for turn in turns):
         raise BadInput(f"{path}: no judged user turn, so there is nothing to label or correct")
     return turns

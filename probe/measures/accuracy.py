@@ -27,9 +27,7 @@ class Accuracy(Measure):
     """Whether the reply to a question gives the right answer."""
 
     takes = "answers"
-    kinds = {
-        "accuracy": "accuracy",
-    }
+    kinds = {"accuracy": "accuracy"}
     replies = 0
     figures = (
         Figure("lenient", lambda row: row["lenient"], "lenient accuracy"),
@@ -85,21 +83,16 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
     graded_as = answer_kind(item) if grader is None else "grader"
     outcome = grading.outcome(text, truncated, item.options)
     answers = (item.answer, *item.aliases)
-    if graded_as == "grader" or item.options:
-        read = (
-            grading.lenient_letter(text, item.options, truncated)
-            if item.options
-            else grading.lenient_answer(text, truncated)
-        )
-        strict = grading.strict_letter(text, item.options)
+    if item.options:
+        strict, read = grading.strict_letter(text, item.options), grading.lenient_letter(text, item.options, truncated)
         graded = [(strict == answer, read == answer, read) for answer in answers]
-        if grader is not None:
-            graded = [
-                (right, right, read)
-                for right in (bool(grader(after_thinking(text) or "", answer)) for answer in answers)
-            ]
-    else:
+    elif grader is None:
         graded = [_graded(text, answer, truncated) for answer in answers]
+    else:
+        graded = [(False, False, grading.lenient_answer(text, truncated))]
+    if grader is not None:
+        rights = (bool(grader(after_thinking(text) or "", answer)) for answer in answers)
+        graded = [(right, right, graded[0][2]) for right in rights]
     # The answer by which the reply is right, if there is one
     strict_right, right, extracted = max(graded, key=lambda each: each[:2])
     # The outcome is read from marks and numbers. A formula, words, and what a grader takes for right are answers, too.

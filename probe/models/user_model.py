@@ -46,9 +46,8 @@ def user_model_info(folder: Path) -> UserModelInfo | None:
     try:
         return UserModelInfo(**read_json(path))
     except TypeError:
-        raise DataError(
-            f"{path}: expected `base`, `template_sha256` and `intents`; copy the file of a checkpoint"
-        ) from None
+        problem = "expected `base`, `template_sha256` and `intents`; copy the file of a checkpoint"
+        raise DataError(f"{path}: {problem}") from None
 
 
 def refuse_user_model(folder: Path, allowed: bool) -> None:

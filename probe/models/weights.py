@@ -45,9 +45,7 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     for section in (config, *config.values()):
         for key, value in section.items() if isinstance(section, dict) else ():
             if "_implementation" in key and "/" in str(value):
-                raise ModelError(
-                    f"{folder / name}: {key} is {value!r}, code on the hub, which is not run; remove this key"
-                )
+                raise ModelError(f"{folder / name}: {key} is {value!r}, code on the hub, which is not run; remove it")
     return config
 
 
@@ -59,12 +57,11 @@ def weight_files(folder: Path) -> list[Path]:
     """
     stem = "adapter_model" if (folder / ADAPTER_CONFIG).is_file() else "model"
     index = folder / f"{stem}.safetensors.index.json"
-    names = {f"{stem}.safetensors"}
-    if index.is_file():
-        names = set((read_config(folder, index.name).get("weight_map") or {}).values())
+    listed = (read_config(folder, index.name).get("weight_map") or {}) if index.is_file() else None
+    names = {f"{stem}.safetensors"} if listed is None else set(listed.values())
     files = [folder / name for name in sorted(names)]
     missing = [path.name for path in files if not path.is_file()]
-    if missing and index.is_file():
+    if missing and listed is not None:
         raise ModelError(f"{folder}: {len(missing)} of {len(files)} weight files are missing, first {missing[0]}")
     if missing or not files:
         pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.gguf") for path in folder.glob(pattern))

@@ -24,7 +24,7 @@ from scipy.special import logsumexp, softmax
 
 from nextturn.probe import stats
 from nextturn.probe.command.errors import run_command
-from nextturn.probe.judges.rules import Turn, best_label, label_scores, settle, signals
+from nextturn.probe.judges.rules import Turn, label_scores, settle, signals
 from nextturn.probe.judges.verdicts import GENUINE
 from nextturn.probe.labels.agreement import LabelledTurn, read_labelled
 from nextturn.probe.text.words import rule_data
@@ -77,7 +77,10 @@ def fit(turns: Sequence[LabelledTurn], allowed: Weights) -> tuple[dict[str, dict
 def decide(turn: LabelledTurn, weights: Weights, bias: Mapping[str, float]) -> str | None:
     pieces = Turn(turn.case)
     settled = settle(pieces)
-    return settled[0] if settled else best_label(label_scores(signals(pieces), weights, bias))
+    if settled:
+        return settled[0]
+    scores = label_scores(signals(pieces), weights, bias)
+    return max(scores, key=lambda label: scores[label])
 
 
 def cross_validated(turns: Sequence[LabelledTurn], allowed: Weights) -> list[str | None]:
