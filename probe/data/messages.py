@@ -1,8 +1,8 @@
 """The forms in which a row holds a conversation, the checks of a conversation, and finished conversations as transcripts.
 
 A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {role, content} or, in the ShareGPT form,
-{from, value}; `prompt` with a list of messages (HealthBench) or with {messages} (CoVal); or `history` with
-{user, bot} pairs (MT-Bench-101). Other names for the roles are read: human, gpt, model, developer and the like.
+{from, value}; or `prompt` with a list of messages (HealthBench) or with {messages} (CoVal). Other names for the roles are read:
+human, gpt, model, developer and the like.
 """
 
 from __future__ import annotations
@@ -115,10 +115,6 @@ def conversation_in(row: dict[str, Any], marks: bool = False) -> Any | None:
         return together(renamed(prompt["messages"], marks))
     if isinstance(prompt, list):
         return together(_first_or_all(prompt, True, marks))
-    history = row.get("history")
-    if isinstance(history, list) and history and all(isinstance(pair, dict) and "user" in pair for pair in history):
-        sides = [(role, pair.get(side)) for pair in history for role, side in (("user", "user"), ("assistant", "bot"))]
-        return [{"role": role, "content": content} for role, content in sides]
     return None
 
 
@@ -142,7 +138,7 @@ def unread_columns(row: dict[str, Any], columns: Mapping[str, str]) -> set[str]:
     """Return the columns with a value that `training_messages` does not read, apart from ids."""
     named = renamed_columns(row, columns, "row")
     whole, sides = _forms(named, columns)
-    form = whole[:1] or [*sides[0], *_OF_EXCHANGES] if whole or sides else ["prompt", "history"]
+    form = whole[:1] or [*sides[0], *_OF_EXCHANGES] if whole or sides else ["prompt"]
     read = {*form, *columns, *columns.values(), *_SYSTEM_COLUMNS, *_TOOL_COLUMNS, *IDS, "intent", "intent_first"}
     return {name for name, value in row.items() if name not in read and value not in (None, "", [], {})}
 

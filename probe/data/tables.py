@@ -82,10 +82,10 @@ def _rows_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if path.name.endswith(".jsonl.gz"):
         yield from read_jsonl(path)
         return
-    if start.startswith((b"\x1f\x8b", b"PK\x03\x04", b"(\xb5/\xfd")):
-        raise DataError(f"{path}: a compressed file, expected it unpacked, or JSONL with the name .jsonl.gz")
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{path}: a file in UTF-16, expected UTF-8")
+    if start.startswith((b"\x1f\x8b", b"PK\x03\x04", b"(\xb5/\xfd", b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(
+            f"{path}: compressed or in UTF-16, expected it unpacked in UTF-8, or JSONL with the name .jsonl.gz"
+        )
     if start.startswith(b"PAR1"):
         yield from enumerate(_parquet(path), start=1)
     elif text.startswith(b"["):

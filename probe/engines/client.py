@@ -29,8 +29,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -483,15 +481,10 @@ def backoff_s(times: int, first_s: float) -> float:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that a Retry-After header asks for, as a number or a date (RFC 9110, 10.2.3)."""
+    """Return the seconds that a Retry-After header asks for; None without one, and for a date, which no model server sends."""
     value = headers.get("retry-after", "").strip()
-    if value.replace(".", "", 1).isdecimal() and value.isascii():
-        return min(float(value), _MAX_RETRY_AFTER_S)
-    try:
-        date = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    is_number = value.replace(".", "", 1).isdecimal() and value.isascii()
+    return min(float(value), _MAX_RETRY_AFTER_S) if is_number else None
 
 
 # --- Requests and replies of /chat/completions, for judges, simulators and assistants.

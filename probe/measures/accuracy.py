@@ -14,7 +14,7 @@ from nextturn.probe.engines.base import Completion
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.judges.answers import RIGHT, answer_case
 from nextturn.probe.judges.verdicts import Verdict
-from nextturn.probe.measures.base import Asking, Figure, Grade, Measure, Reply, answer_in, count
+from nextturn.probe.measures.base import Asking, Figure, Grade, Measure, Reply, answer_in
 from nextturn.probe.questions.sets import Item
 from nextturn.probe.text import grading
 from nextturn.probe.text.equality import is_number, same_answer
@@ -48,7 +48,7 @@ class Accuracy(Measure):
     def count(cls, rows: Sequence[Row]) -> dict[str, Any]:
         """Return both rates, and how many replies had each outcome."""
         outcomes = {kind: sum(row["outcome"] == kind for row in rows) for kind in get_args(grading.Outcome)}
-        return {**count(cls.figures, rows), "outcomes": outcomes}
+        return {**super().count(rows), "outcomes": outcomes}
 
 
 def answer_kind(item: Item) -> str:

@@ -16,7 +16,6 @@ from nextturn.probe.data.messages import Message, assistant
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.judges.verdicts import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
-from nextturn.probe.measures import base
 from nextturn.probe.measures.base import Asking, Figure, Label, LogP, Measure, Reply, UserTurn, answer_in, cluster_of
 from nextturn.probe.measures.perturb import HALF, NONE, parse_perturbations
 from nextturn.probe.questions.sets import Item
@@ -109,7 +108,7 @@ class Followup(Measure):
         labelled = [row for row in rows if row["label"] is not None]
         genuine = [row for row in labelled if row["label"] == GENUINE]
         labels = Counter(row["label"] for row in labelled)
-        counted = base.count(cls.figures, rows)
+        counted = super().count(rows)
         return {
             "n_total": len(rows),
             "n_judged": len(labelled),

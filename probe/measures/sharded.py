@@ -12,7 +12,7 @@ from nextturn.probe.data.messages import assistant, user
 from nextturn.probe.engines.base import Completion
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.measures.accuracy import grade_answer
-from nextturn.probe.measures.base import Asking, Figure, Measure, QuestionSet, Reply, count, shown
+from nextturn.probe.measures.base import Asking, Figure, Measure, QuestionSet, Reply, shown
 from nextturn.probe.questions.pieces import Shards, read_shards, split
 from nextturn.probe.questions.sets import Item, choose
 
@@ -118,7 +118,7 @@ class Sharded(Measure):
         sums = {name: sum(row["tokens"] for row in group) for name, group in by_condition.items()}
         tokens = {name: round(total / max(len(by_condition[name]), 1), 1) for name, total in sums.items()}
         not_ended = sum(not row["ended"] for row in by_condition["sharded"])
-        return {**count(cls.figures, rows), "tokens": tokens, "not_ended": not_ended}
+        return {**super().count(rows), "tokens": tokens, "not_ended": not_ended}
 
 
 def _pieces(item: Item, own: Mapping[str, Shards], of_set: QuestionSet) -> Shards | None:

@@ -124,7 +124,10 @@ def read_items(
     for name in by:
         if not 0 < (n := len({item.by[name] for item in items if name in item.by})) <= MOST_PARTS and name != "week":
             raise DataError(f"{path}: by: {name!r} has {n} different values, expected 1 to {MOST_PARTS}")
-    return [_instructed(item, instruction) for item in items] if instruction else items
+    if not instruction:
+        return items
+    asked = (user(f"{item.messages[-1]['content']}\n\n{instruction}") for item in items)
+    return [replace(item, messages=(*item.messages[:-1], last)) for item, last in zip(items, asked, strict=True)]
 
 
 def _item(row: dict[str, Any], where: str, number: int) -> Item:
@@ -199,11 +202,6 @@ def remarks(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None
     of_options = [name for name in names if name in _OF_OPTIONS or _OPTION.fullmatch(name)]
     numbers = any(type(row.get("answer")) is int and any(map(row.get, of_options)) for row in rows)
     return found + ["answers counted from 0"] * numbers
-
-
-def _instructed(item: Item, instruction: str) -> Item:
-    last = item.messages[-1]["content"]
-    return replace(item, messages=(*item.messages[:-1], user(f"{last}\n\n{instruction}")))
 
 
 def read_pairs(path: Path, columns: Mapping[str, str] | None = None) -> list[Pair]:

@@ -13,8 +13,6 @@ import random
 import selectors
 import socket
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from typing import Any
 
 import httpx2
@@ -206,16 +204,9 @@ def test_when_nothing_is_ever_answered_it_gives_up_after_a_few_time_limits(monke
 # --- The rules by themselves.
 
 
-def test_retry_after_is_seconds_or_a_date() -> None:
-    assert retry_after_s({"retry-after": "7"}) == 7
-    assert retry_after_s({"retry-after": " 0.5 "}) == 0.5
-    assert retry_after_s({"retry-after": "Fri, 31 Dec 1999 23:59:59 GMT"}) == 0
-    soon = retry_after_s({"retry-after": format_datetime(datetime.now(UTC) + timedelta(seconds=60))})
-    assert soon is not None and 30 < soon <= 60
-
-
 @given(st.text() | st.sampled_from(["", "-1", "inf", "nan", "1e9", "9" * 400, "soon", "²", "1.2.3", "Fri, 99 Foo"]))
-def test_any_other_retry_after_is_harmless(value: str) -> None:
+def test_any_retry_after_is_harmless(value: str) -> None:
+    assert (retry_after_s({"retry-after": "7"}), retry_after_s({"retry-after": " 0.5 "})) == (7, 0.5)
     asked = retry_after_s({"retry-after": value})
     assert asked is None or 0 <= asked < float("inf")
 
