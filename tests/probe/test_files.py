@@ -102,15 +102,6 @@ def test_a_broken_or_missing_json_file_is_named(tmp_path: Path, content: bytes |
         list(files.read_jsonl(tmp_path / "nowhere.jsonl"))
 
 
-def test_appended_rows_are_there_before_the_file_is_closed(tmp_path: Path) -> None:
-    with files.open_append(tmp_path / "new" / "x.jsonl") as file:
-        files.append_rows(file, ROWS[:2])
-        assert [row for _, row in files.read_jsonl(tmp_path / "new" / "x.jsonl")] == ROWS[:2]
-        files.append_rows(file, [])
-        files.append_rows(file, ROWS[2:])
-    assert [row for _, row in files.read_jsonl(tmp_path / "new" / "x.jsonl")] == ROWS
-
-
 def test_a_full_disk_ends_a_command_with_one_line_that_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     def command(_: Any) -> None:
         with Path("/dev/full").open("ab", buffering=0) as file:

@@ -13,16 +13,13 @@ from nextturn.probe.command.errors import BadInput
 from nextturn.probe.command.recipe import section_from
 from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.judges import get_judge
-from nextturn.probe.judges.rules import RulesJudge, Turn, signals
+from nextturn.probe.judges.rules import Turn, signals
 from nextturn.probe.judges.verdicts import LABELS, Case, names_answer
-from nextturn.probe.labels.agreement import agreement, read_labelled
 from nextturn.probe.run import load_sets
 from nextturn.probe.text.words import phrases, rule_data
 from support.conversations import messages
 from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, case, judge, judge_all, labelled_rows
 from support.label_parts import write_rows
-
-DEV_TURNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "user_turns"
 
 
 @pytest.mark.parametrize(("label", "name", "turn"), ALL_TURNS)
@@ -87,11 +84,6 @@ def test_a_question_with_a_number_of_its_own_asks_for_no_given() -> None:
     assert judge("paint", "How many minutes does each of the 18 panels take?").raw.startswith("score")
 
 
-def test_verdicts_do_not_depend_on_the_batch() -> None:
-    cases = [case(name, turn) for _, name, turn in ALL_TURNS[::4]]
-    assert judge_all(JUDGE, cases) == [judge_all(RulesJudge(), [each])[0] for each in cases]
-
-
 OWN = """
 class Versionless:
     def labels(self, cases):
@@ -128,16 +120,6 @@ def test_a_judge_that_cannot_be_used_is_refused(name: str, tmp_path: Path, monke
 )
 def test_specificity_needs_something_that_only_the_answer_introduced(turn: str, named: bool) -> None:
     assert names_answer(case("paint", turn)) is named
-
-
-@pytest.mark.parametrize("name", ["real_dev.jsonl", "constructed_dev.jsonl"])
-def test_agrees_with_people_on_labelled_turns(name: str) -> None:
-    """Not a test of generalization, because the weights were fitted on these turns. It fails if a change breaks the judge."""
-    if not (DEV_TURNS / name).is_file():
-        pytest.skip(f"no labelled turns at {DEV_TURNS / name}")
-    report = agreement(read_labelled(DEV_TURNS / name), JUDGE)
-    assert report["binary"]["kappa"] >= 0.6
-    assert sum(report["unscored"].values()) <= 0.05 * report["n"]
 
 
 def test_every_weight_has_its_signal_and_its_label_and_every_phrase_compiles() -> None:
