@@ -234,11 +234,3 @@ def test_a_template_that_loops_or_doubles_is_refused(template: str, monkeypatch:
     tokenizer.chat_template = template
     with pytest.raises(TemplateError, match="loops or doubles its text"):
         Chat(tokenizer)
-
-
-def test_a_template_error_becomes_one_line() -> None:
-    chat = chat_with("qwen3_5_nothink")
-    with pytest.raises(TemplateError, match="cannot render"):
-        chat.prompt_text([{"role": "assistant", "content": "alone"}])
-    with pytest.raises(TemplateError, match="after an assistant"):
-        chat.user_prefix_text(TALK[:1])

@@ -186,21 +186,6 @@ def test_an_outage_of_half_a_minute_costs_no_request(monkeypatch: pytest.MonkeyP
     assert seconds <= 600 * 0.1 / 8 + 60
 
 
-def test_a_rate_limit_that_never_ends_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rate limit that never ends is met by few requests at a time and ends the run."""
-    server = Simulated(Faults(rate_limited=1.0, retry_after="200"))
-    seconds, replies = server.run(monkeypatch, 100, concurrency=8, max_wait_s=600)
-    assert {reply.failure for reply in replies} == {"rate_limited"}
-    assert seconds <= 9 * 220 + 4 * 220, "the server's rests, and then each request's own waits, side by side"
-
-
-def test_when_nothing_is_ever_answered_it_gives_up_after_a_few_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Simulated(Faults(hang=1.0))
-    with pytest.raises(EngineError, match="no server answers.*timeout_s"):
-        server.run(monkeypatch, 200, concurrency=32, timeout_s=120)
-    assert len(server.order) < 2 * 32
-
-
 # --- The rules by themselves.
 
 

@@ -80,10 +80,6 @@ def test_restating_an_earlier_question_is_found_in_a_longer_chat() -> None:
     assert judge_all(JUDGE, [Case(tuple(talk), question)])[0].label == "user_restatement"
 
 
-def test_a_question_with_a_number_of_its_own_asks_for_no_given() -> None:
-    assert judge("paint", "How many minutes does each of the 18 panels take?").raw.startswith("score")
-
-
 OWN = """
 class Versionless:
     def labels(self, cases):

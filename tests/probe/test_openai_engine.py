@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from support.loopback import Answer, Loopback, Seen, completion_reply
 from support.model_server import model_server, token_logprobs
 
 TURNS = ("Why not?", "The answer is 7. Do you see why?", "Hello")
-Handler = Callable[[Seen], Any]
 
 
 @pytest.fixture(scope="module")
@@ -143,16 +141,3 @@ def test_a_server_without_log_probabilities_is_asked_once(parts: tuple[Any, Any]
         with pytest.raises(CannotScore, match=why):
             list(engine.score([ScoreRequest((5, 6), (7,))] * 100))
         assert len(server.requests) == 1
-
-
-def test_a_score_that_fails_is_counted_and_the_others_come(parts: tuple[Any, Any]) -> None:
-    def some(seen: Seen) -> Any:
-        prompt = seen.body["prompt"]
-        return completion_reply("none this time") if prompt[-1] == 9 else scored(None, *[-0.5] * len(prompt))
-
-    requests = [ScoreRequest((5, 6, 4), (7, end)) for end in (8, 9, 8)]
-    done: dict[int, float] = {}
-    with Loopback({"/completions": some}) as server, pytest.raises(EngineError, match="1 of 3"):
-        for index, score in OpenAIEngine(section(server.url), parts[1]).score(requests):
-            done[index] = score
-    assert done == {0: pytest.approx(-1.0), 2: pytest.approx(-1.0)}

@@ -91,11 +91,6 @@ def test_each_form_of_row_is_read(items: Any, row: dict[str, Any], expected: Ite
     assert items(row) == [expected]
 
 
-def test_an_instruction_follows_the_last_user_message_after_an_empty_line(items: Any) -> None:
-    (item,) = items({"messages": TALK}, instruction="Answer after ####.")
-    assert item.messages == (*TALK[:-1], user("What is 2 + 3?\n\nAnswer after ####."))
-
-
 BAD_ROWS = [
     ({"messages": "Hello"}, "an empty conversation"),
     ({"messages": [SYSTEM]}, "a system message alone"),

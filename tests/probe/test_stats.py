@@ -189,9 +189,6 @@ def test_paired_difference_counts_changed_items_and_takes_binary_values_and_samp
     assert counts.value == 95 and counts.ci95 and counts.ci95[0] < 95 < counts.ci95[1]
 
 
-values_by_item = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.booleans(), max_size=3))
-
-
 @pytest.mark.parametrize(("size", "fewest"), [(1, 6), (2, 7)])
 def test_four_changed_items_of_200_are_no_proof(size: int, fewest: int) -> None:
     """A bootstrap alone leaves out 0 after four gains of 200, with one sample per item and with two."""
