@@ -1,7 +1,7 @@
 """The offline judge: rules settle the clear cases, and a score over named signals decides the rest. No model, no network.
 
 A turn goes through four steps. Text that is not speech is removed (`text.clean`). Turn and context are cut into words and
-sentences (`Turn`). Rules settle what is clear (`settle`). Everything else is weighed (`signals`, `label_scores`). The
+sentences (`Turn`). Rules settle what is clear (`settle`). Everything else is weighed (`signals`). The
 words, phrases and weights are in `rules.yaml`. The judge reads English only and leaves other languages unscored. Text
 aimed at the judge never counts as a verdict.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from nextturn.probe.judges.verdicts import GENUINE, Case, Verdict
@@ -49,7 +49,10 @@ class RulesJudge:
             label, rule = settled
             return Verdict(label, rule if label is None else None, f"rule: {rule}{note}")
         values, weights = signals(turn), rule_data().weights
-        scores = label_scores(values, weights, rule_data().bias)
+        scores = dict(rule_data().bias)
+        for name, row in weights.items():
+            for label, weight in row.items():
+                scores[label] += weight * values[name]
         best = max(scores, key=lambda label: scores[label])  # of labels with equal points the first
         # The three signals that changed this label's score most.
         points = [(name, row[best] * values[name]) for name, row in weights.items() if best in row]
@@ -424,14 +427,3 @@ def _odd(word: str) -> bool:
     lower = word.lower()
     voiceless = len(word) >= 4 and not any(vowel in lower for vowel in "aeiouy")
     return voiceless or len(word) >= 16 or bool(_CAMEL.search(word) or _CONSONANTS.search(lower))
-
-
-def label_scores(
-    values: Mapping[str, float], weights: Mapping[str, Mapping[str, float]], bias: Mapping[str, float]
-) -> dict[str, float]:
-    """Return the points of each label: its bias and every signal times its weight. `values` must hold every signal."""
-    scores = dict(bias)
-    for name, row in weights.items():
-        for label, weight in row.items():
-            scores[label] += weight * values[name]
-    return scores

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
-import yaml
 
-import support.fit_rules as fit_rules
 from nextturn.probe.command.errors import BadInput
 from nextturn.probe.command.recipe import section_from
 from nextturn.probe.command.sections import ProbeSection
@@ -18,7 +15,7 @@ from nextturn.probe.judges.verdicts import LABELS, Case, names_answer
 from nextturn.probe.run import load_sets
 from nextturn.probe.text.words import phrases, rule_data
 from support.conversations import messages
-from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, case, judge, judge_all, labelled_rows
+from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, case, judge, judge_all
 from support.label_parts import write_rows
 
 
@@ -123,16 +120,3 @@ def test_every_weight_has_its_signal_and_its_label_and_every_phrase_compiles() -
     assert set(data.weights) == set(signals(Turn(case("paint", "why 480?"))))
     assert {label for row in data.weights.values() for label in row} == set(data.bias) <= set(LABELS)
     assert all(phrases(name).pattern for name in (*data.anywhere, *data.opening))
-
-
-def test_the_weights_can_be_fitted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Fitting reports kappa and prints the rows of the data file."""
-    few = {name: rule_data().weights[name] for name in ("leaning", "imperative", "filler")}
-    monkeypatch.setattr(fit_rules, "rule_data", lambda: dataclasses.replace(rule_data(), weights=few))
-    fit_rules.main([str(write_rows(tmp_path / "labels.jsonl", labelled_rows()))])
-    report, _, printed = capsys.readouterr().out.partition("bias:")
-    assert "cross-validated kappa" in report
-    fitted = yaml.safe_load(f"bias:{printed}")
-    assert set(fitted["bias"]) == set(rule_data().bias) and set(fitted["weights"]) == set(few)
