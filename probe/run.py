@@ -289,10 +289,8 @@ def measure_folder(
     if served:
         say("stops     unknown: a server does not name its end tokens; those of tokenizer and template are sent")
         if chat.has_parts and not served.extras:
-            raise BadInput(
-                "probe.server.extras: given false, expected true for this chat template: it marks the answer with special "
-                "tokens, which a server leaves out of its texts without extras"
-            )
+            why = "its special tokens mark the answer, and a server leaves them out without extras"
+            raise BadInput(f"probe.server.extras: given false, expected true for this chat template: {why}")
     else:  # the recipe says the dtype of a server, which cannot be asked
         probe = probe.model_copy(update={"dtype": models.used_dtype(folder, probe.dtype, device)})
     with closing(open_engine(folder, tokenizer, probe, probe.seed, device)) as engine:

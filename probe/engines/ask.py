@@ -268,10 +268,8 @@ class EngineModel:
 
     def replies(self, chats: Sequence[Prompted], ends: float | None = None) -> Iterator[tuple[int, Reply]]:
         chat = self.chat
-        requests = [
-            Request(chat.prompt_ids(messages), self.max_tokens, chat.answer_stop_ids, temperature, seed or 0)
-            for messages, seed, temperature in chats
-        ]
+        limits = self.max_tokens, chat.answer_stop_ids
+        requests = [Request(chat.prompt_ids(of), *limits, temperature, seed or 0) for of, seed, temperature in chats]
         for index, made in self.engine.stream(requests):
             length = len(requests[index].prompt_ids)
             yield index, Reply(chat.whole_reply(made.text), length, made.tokens, made.finish == "length")

@@ -212,10 +212,8 @@ class Client:
             else:
                 server.served()
             if all(server.gone for server in self._servers):
-                raise EngineError(
-                    f"no server answers ({self._urls}; last: {reply.detail}); check that it runs, its address with port and "
-                    "/v1, and timeout_s. Replies so far are stored; the same command resumes"
-                )
+                advice = "check that it runs, its address with port and /v1, and timeout_s; the same command resumes"
+                raise EngineError(f"no server answers ({self._urls}; last: {reply.detail}); {advice}")
 
             # Return the reply, or try again. A request that reached no server was no attempt.
             if reply.failure == "unreachable":
@@ -277,22 +275,19 @@ class Client:
         self._failures = self._failures + 1 if reply.failure else 0
         if self._max_failures and self._failures >= self._max_failures:
             self._failures = 0  # the next run counts anew
-            raise EngineError(
-                f"the last {self._max_failures} requests to {self._urls} failed ({reply.failure}: {reply.detail}"
-                f"{self.hint(reply)}); replies so far are stored, and the same command asks for the rest"
-            )
+            why = f"{reply.failure}: {reply.detail}{self.hint(reply)}"
+            last = f"the last {self._max_failures} requests to {self._urls} failed"
+            raise EngineError(f"{last} ({why}); replies so far are stored, and the same command asks for the rest")
         return reply
 
     def _connect(self, server: Server) -> httpx2.AsyncClient:
         """Return an HTTP client for one request at a time to a server; proxies are for other machines only."""
         import httpx2
 
-        return httpx2.AsyncClient(
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
-            timeout=httpx2.Timeout(None, connect=min(_CONNECT_S, self.section.timeout_s)),
-            trust_env=urlsplit(server.url).hostname not in ("localhost", "127.0.0.1", "::1"),
-            verify=_ssl_context(),
-        )
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        timeout = httpx2.Timeout(None, connect=min(_CONNECT_S, self.section.timeout_s))
+        is_far = urlsplit(server.url).hostname not in ("localhost", "127.0.0.1", "::1")
+        return httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=is_far, verify=_ssl_context())
 
     async def _attempt(self, server: Server, path: str, body: Body) -> ServerReply:
         """Send a request once, within the time limit."""

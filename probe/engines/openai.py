@@ -86,12 +86,10 @@ class OpenAIEngine:
     def _raise_any(self, failed: Sequence[ServerReply], requests: int) -> None:
         if failed:
             example = {reply.failure: f"{reply.detail}{self.client.hint(reply)}" for reply in reversed(failed)}
-            reasons = Counter(reply.failure for reply in failed).most_common()
-            raise EngineError(
-                f"{len(failed)} of {requests} requests failed ("
-                + "; ".join(f"{count} {reason}, such as: {example[reason]}" for reason, count in reasons)
-                + "); completed replies are stored, and the same command asks for the rest"
-            )
+            counts = Counter(reply.failure for reply in failed).most_common()
+            reasons = "; ".join(f"{count} {reason}, such as: {example[reason]}" for reason, count in counts)
+            kept = "completed replies are stored, and the same command asks for the rest"
+            raise EngineError(f"{len(failed)} of {requests} requests failed ({reasons}); {kept}")
 
     def _completion_body(self, request: Request) -> dict[str, Any]:
         stops = self._stop_strings(request)[:_MAX_STOPS]

@@ -14,13 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from nextturn.probe.judges.verdicts import GENUINE, Case, Verdict
+from nextturn.probe.text import words as wording
 from nextturn.probe.text.words import (
-    clean,
     content_stems,
     is_number,
     ngrams,
     phrases,
-    rule_data,
     sentences,
     stem,
     stems,
@@ -48,8 +47,7 @@ class RulesJudge:
         if (settled := settle(turn)) is not None:
             label, rule = settled
             return Verdict(label, rule if label is None else None, f"rule: {rule}{note}")
-        values, weights = signals(turn), rule_data().weights
-        scores = dict(rule_data().bias)
+        values, weights, scores = signals(turn), wording.rule_data().weights, dict(wording.rule_data().bias)
         for name, row in weights.items():
             for label, weight in row.items():
                 scores[label] += weight * values[name]
@@ -110,7 +108,7 @@ class Turn:
     """
 
     def __init__(self, case: Case) -> None:
-        self.text, self.markup, self.aimed, self.leads_on = clean(case.user_turn)
+        self.text, self.markup, self.aimed, self.leads_on = wording.clean(case.user_turn)
         self.questions = [message["content"] for message in case.messages if message["role"] == "user"]
         answers = [message["content"] for message in case.messages if message["role"] == "assistant"]
         self.answer = answers[-1] if answers else ""
@@ -342,8 +340,7 @@ def _repeated(turn: Turn) -> dict[str, float]:
     return {
         "question_likeness": max(map(likeness, turn.questions), default=0),
         "in_answer": in_answer,
-        # repeats the answer and asks nothing
-        "echo": 0.0 if turn.asks else in_answer,
+        "echo": 0.0 if turn.asks else in_answer,  # repeats the answer and asks nothing
         "answer_numbers": float(any(map(is_number, content & (turn.in_answer - turn.in_question)))),
     }
 

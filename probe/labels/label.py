@@ -205,10 +205,8 @@ def draw(turns: Sequence[JudgedTurn], n: int, seed: int) -> list[DrawnTurn]:
     for name in dict.fromkeys(turn.run for turn in turns):
         sizes = {key: len(members) for key, members in strata.items() if key[0] == name}
         if n < len(sizes):
-            raise BadInput(
-                f"--n {n}: {name} has {len(sizes)} strata (set, temperature, and judged genuine, not genuine or unscored), "
-                f"expected at least --n {len(sizes)}"
-            )
+            strata_of = f"{len(sizes)} strata (set, temperature, and judged genuine, not genuine or unscored)"
+            raise BadInput(f"--n {n}: {name} has {strata_of}, expected at least --n {len(sizes)}")
         for key, count in shares(sizes, n).items():
             members = sorted(strata[key], key=lambda turn: turn.key)
             rng = random.Random(json.dumps([seed, members[0].key[0], *key[1:]]))

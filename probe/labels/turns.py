@@ -191,11 +191,9 @@ def read_rows(path: Path, kind: type[Row], texts: Texts | None = None) -> Iterat
             yield number, kind.model_validate(restored(row, texts, f"{path}:{number}"))
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
-            key = ".".join(map(str, problem["loc"]))
+            key, expected = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
             given = visible(f"{problem['input']!r:.60}")
-            raise DataError(
-                f"{path}:{number}: {key}: {problem['msg'].removeprefix('Value error, ')}; given {given}"
-            ) from None
+            raise DataError(f"{path}:{number}: {key}: {expected}; given {given}") from None
 
 
 def read_labels(path: Path) -> list[Label]:
@@ -226,7 +224,6 @@ def labels_of_turns(turns: Sequence[JudgedTurn], labels: Sequence[Label], path: 
     for label in ours:
         if label.key not in keys:
             problem = "another text" if label.key[:-1] in {key[:-1] for key in keys} else "no user turn"
-            raise BadInput(
-                f"{path}: a label for {label}, where the given runs have {problem}; expected labels of the same probe run"
-            )
+            expected = "labels of the same probe run"
+            raise BadInput(f"{path}: a label for {label}, where the given runs have {problem}; expected {expected}")
     return ours

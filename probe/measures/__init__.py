@@ -27,8 +27,8 @@ def measure_named(name: str) -> type[Measure]:
         return MEASURES[name]
     found = load_own(name, "measures", f"{', '.join(MEASURES)}, or MODULE:CLASS")
     if not (isinstance(found, type) and issubclass(found, Measure) and found.figures) or found.name in MEASURES:
-        raise DataError(
-            f"measures: {name} is {found!r:.80}, expected a subclass of nextturn.probe.measures.base.Measure with `figures` and a "
-            "name that no other measure has"
+        expected = (
+            "a subclass of nextturn.probe.measures.base.Measure with `figures` and a name that no other measure has"
         )
+        raise DataError(f"measures: {name} is {found!r:.80}, expected {expected}")
     return found

@@ -65,10 +65,8 @@ class Sharded(Measure):
         pieces = [_pieces(item, own, of_set) for item in of_set.items]
         cut = [CutProblem(item, found) for item, found in zip(of_set.items, pieces, strict=True) if found]
         if not cut:
-            raise DataError(
-                f"{of_set.path}: sharded needs problems that can be cut into a question and at least two facts, or rows with "
-                f"`shards`, and none of the {len(of_set.items)} problems can be cut; leave sharded out of `measures`"
-            )
+            problem = f"none of the {len(of_set.items)} problems can be cut into a question and at least two facts"
+            raise DataError(f"{of_set.path}: {problem}, and no row has `shards`; leave sharded out of `measures`")
         return [cut[index] for index in choose(range(len(cut)), of_set.section.n_turns, of_set.seed)]
 
     @classmethod

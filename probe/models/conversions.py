@@ -50,9 +50,8 @@ def made_once(name: str, source_sha256: str, size: int, write: Callable[[Path], 
             if not is_complete(folder, source_sha256):
                 _make(folder, source_sha256, size, write)
     except (OSError, SafetensorError) as error:
-        raise ModelError(
-            f"{folder}: the converted model of {size / 1e9:.1f} GB cannot be written ({one_line(error)}); {_ADVICE}"
-        ) from error
+        problem = f"the converted model of {size / 1e9:.1f} GB cannot be written ({one_line(error)})"
+        raise ModelError(f"{folder}: {problem}; {_ADVICE}") from error
     return folder
 
 

@@ -95,10 +95,8 @@ def refuse_store(root: Path) -> None:
     if match := re.fullmatch(r"(\w{2,}):/.*", str(root)):
         raise BadInput(f"{root}: a store ({match[1]}), expected a folder; mount the store or copy its steps to a disk")
     if (log := root / "checkpoints.jsonl").is_file() and "tinker://" in log.read_text(encoding="utf-8"):
-        raise BadInput(
-            f"{root}: tinker keeps its checkpoints on the service; download one with tinker_cookbook's `weights.download`, write "
-            "the model with `build_hf_model`, and give the model to `nextturn probe run`"
-        )
+        way = "download one with tinker_cookbook's `weights.download`, and give what `build_hf_model` makes of it to `probe run`"
+        raise BadInput(f"{root}: tinker keeps its checkpoints on the service; {way}")
 
 
 def find_steps(root: Path, layouts: Sequence[Layout] = LAYOUTS) -> list[Step]:

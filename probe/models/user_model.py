@@ -60,7 +60,7 @@ def refuse_user_model(folder: Path, allowed: bool) -> None:
         BadInput: The folder holds a user model, and that is not allowed.
     """
     if not allowed and user_model_info(folder) is not None:
+        ways = "give its base or another model, or --probe.user_model true to measure it anyway"
         raise BadInput(
-            f"{folder}: a user model, which writes the user's turns; the probe measures policies. Give its base or another "
-            "model, or --probe.user_model true to measure it anyway"
+            f"{folder}: a user model, which writes the user's turns, and the probe measures policies; {ways}"
         )
