@@ -81,20 +81,15 @@ def _shares(report: dict[str, Any]) -> list[list[str]]:
     parts = {f"{column} {value}": of for column, values in report["by"].items() for value, of in values.items()}
     head = ["user turns in percent", "n", *(figure.title for figure in FIGURES)]
     counted = {"all": report["all"], **parts}.items()
-    return [
-        head,
-        *([printable(name, 40), str(of["n"]), *map(percent, read(FIGURES, of).values())] for name, of in counted),
-    ]
+    rows = [[printable(name, 40), str(of["n"]), *map(percent, read(FIGURES, of).values())] for name, of in counted]
+    return [head, *rows]
 
 
 def markdown(report: dict[str, Any], name: str) -> str:
     """Return log.md: the shares, and the turns behind them."""
-    columns, shown = (
-        ["conversation#turn", *report["by"], "says so", "turn", "repeats"],
-        ("as_i_said", "turn", "repeats"),
-    )
+    columns, keys = ["conversation#turn", *report["by"], "says so", "turn", "repeats"], ("as_i_said", "turn", "repeats")
     found = [
-        [row["item"], *(row["by"].get(column, "") for column in report["by"]), *(row[key] or "" for key in shown)]
+        [row["item"], *(row["by"].get(column, "") for column in report["by"]), *(row[key] or "" for key in keys)]
         for row in report["found"]
     ]
     note = NOTE.format(**report)

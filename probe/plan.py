@@ -156,9 +156,8 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
         raise DataError(f"probe.sets.{name}.grader: judge needs a model that grades; set {server} under probe:")
     if by_judge and any(measure.takes == "answers" and measure is not Accuracy for measure in measures):
         raise DataError(f"probe.sets.{name}: with `grader: judge` only accuracy and followup can be measured")
-    of_set = QuestionSet(
-        name, path, section, tuple(items), tuple(pairs), probe.seed, section.transcript, _grader(section), by_judge
-    )
+    how = section.transcript, _grader(section), by_judge
+    of_set = QuestionSet(name, path, section, tuple(items), tuple(pairs), probe.seed, *how)
     chosen = {each: measure.choose(of_set) for each, measure in zip(names, measures, strict=True)}
     notes = () if section.transcript or of_pairs else tuple(remarks(rows, section.columns))
     loaded = LoadedSet(**vars(of_set), chosen=chosen, left_out=tuple(left_out), remarks=notes)

@@ -464,9 +464,7 @@ def read_samples(*paths: Path, own: Declared = ()) -> Samples | None:
 def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
     declared = {**{name: measure.figures for name, measure in MEASURES.items()}, **dict(own)}
     declared["actual"] = Followup.figures
-    values, others = (
-        defaultdict[Metric, ByTraining](lambda: defaultdict(list)) for _ in range(2)
-    )  # others: subtracted
+    values, subtrahends = (defaultdict[Metric, ByTraining](lambda: defaultdict(list)) for _ in range(2))
     figures: dict[Metric, Figure] = {}
     grounding: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
     for file, number, row in ((path, number, row) for path, *_ in versions for number, row in read_jsonl(path)):
@@ -479,13 +477,13 @@ def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
                     if value is not None:
                         values[metric][key].append(value)
                     if minus is not None:
-                        others[metric][key].append(float(minus))
+                        subtrahends[metric][key].append(float(minus))
             plain_turn = row["kind"] == "followup" and row["perturbation"] == "none"
             if plain_turn and row["label"] is not None and row["grounding"] is not None:
                 grounding[row["set"]].append((cluster_of(row), row["label"], float(row["grounding"])))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{file}:{number}: not a row of a probe run ({error!r})") from None
-    every = {metric: by_cluster(figure, values[metric], others[metric]) for metric, figure in figures.items()}
+    every = {metric: by_cluster(figure, values[metric], subtrahends[metric]) for metric, figure in figures.items()}
     of_figures = {metric: found for metric, found in every.items() if found}
     for metric in of_figures:
         if other := figures[metric].minus:

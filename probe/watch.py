@@ -89,9 +89,8 @@ def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
     root = args.run_dir.absolute()
     out = None if own else args.out or root.with_name(f"{root.name}-probe")
     sets = load_sets(probe, (out or root / "probe") / "base")
-    watcher = Watcher(
-        args.run_dir, probe, sets, args.device, args.poll, args.until, out, args.base, recipe.tracking.model_dump()
-    )
+    where = args.device, args.poll, args.until, out, args.base, recipe.tracking.model_dump()
+    watcher = Watcher(args.run_dir, probe, sets, *where)
     if not args.dry_run:
         watcher.follow(args.once)
         return

@@ -309,11 +309,8 @@ def _first_problem(cls: type[BaseModel], data: Any, error: ValidationError) -> t
         return key, (f"{key}." if key else "") + first["msg"].removeprefix("Value error, ")
     if instead := REMOVED.get(f"{key}: {value}"):
         return key, f"{key}: {value} was removed: {instead}"
-    expected = dict.fromkeys(
-        _EXPECTED.get(problem["type"], "{msg}").format(**{**problem, **problem.get("ctx", {})})
-        for problem in problems
-        if _locate(data, problem["loc"])[0] == key
-    )
+    of_key = [{**problem, **problem.get("ctx", {})} for problem in problems if _locate(data, problem["loc"])[0] == key]
+    expected = dict.fromkeys(_EXPECTED.get(problem["type"], "{msg}").format(**problem) for problem in of_key)
     return key, f"{key}: given {value!r} ({type(value).__name__}), expected {' or '.join(expected)}"
 
 

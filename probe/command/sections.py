@@ -250,9 +250,7 @@ def take_recipe(arguments: argparse.Namespace, rest: Sequence[str], sets: Sequen
     if arguments.recipe is None and rest and not rest[0].startswith("--"):
         arguments.recipe, rest = Path(rest[0]), rest[1:]
     if arguments.recipe and sets:
-        raise RecipeError(
-            "--set or --transcripts: given with a recipe, which names its sets itself; expected one of them"
-        )
+        raise RecipeError("--set or --transcripts: given with a recipe, which names its sets; expected one of them")
     return rest
 
 

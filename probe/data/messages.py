@@ -31,9 +31,8 @@ _SYSTEM_COLUMNS = ("system", "system_prompt")
 _TOOL_COLUMNS = ("tools", "functions")
 _MARKS = "write `loss: false` into the messages that carry no loss, and take this key out"
 _ONLY_TEXT = "only text is trained: leave such rows out, or the column"
-_REFUSED = dict.fromkeys(
-    ("mask", "masked", "is_masked", "loss_mask", "loss_weight", "loss_scale", "train_detail"), _MARKS
-)
+_OF_MARKS = ("mask", "masked", "is_masked", "loss_mask", "loss_weight", "loss_scale", "train_detail")
+_REFUSED = dict.fromkeys(_OF_MARKS, _MARKS)
 _REFUSED |= dict.fromkeys(("image", "images", "videos", "audios"), _ONLY_TEXT)
 """Keys of messages and columns of rows that change what other trainers learn from a row, and that are not read: what to do."""
 ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user"}
@@ -185,9 +184,7 @@ def _exchange(row: dict[str, Any], names: tuple[str, str], where: str) -> list[A
         before += [user(pair[0]), assistant(pair[1])]
     if (before or more) and not (isinstance(asked, str) and all(isinstance(text, str) for text in more)):
         beside = ", ".join(name for name in _OF_EXCHANGES if row.get(name))
-        raise DataError(
-            f"{where}: {beside} beside `{names[0]}`, expected texts (history: pairs); or put all into `messages`"
-        )
+        raise DataError(f"{where}: {beside} beside `{names[0]}`, expected texts (history: pairs), or all in `messages`")
     if isinstance(asked, str):
         asked = [user("\n\n".join([asked, *(text for text in more if text.strip())]))]
     elif isinstance(asked, list):
@@ -206,9 +203,7 @@ def _without_loss(message: Any) -> Any:
 def refuse_marks(row: dict[str, Any], where: str) -> None:
     """Raise DataError if a row or a message of it has a key that changes what other trainers learn from it."""
     if row.get("label") is False and "completion" in row:  # KTO's mark
-        raise DataError(
-            f"{where}: `label: false` marks a reply that is not wanted; leave these rows out, or train on pairs"
-        )
+        raise DataError(f"{where}: `label: false` marks an unwanted reply; leave these rows out, or train on pairs")
     parts = [message for value in row.values() if isinstance(value, list) for message in value if is_message(message)]
     for part in (row, *parts):
         for key in _REFUSED.keys() & part.keys():
@@ -404,9 +399,7 @@ def _check_marks(message: Message, where: str) -> None:
     if not sound or (message.get("role") != "assistant" and ("loss" in marks or any(marks.values()))):
         given = ", ".join(f"`{key}: {mark!r}`" for key, mark in marks.items())
         expected = "one of `loss`, `train`, `training` or `trainable` (true or false) and `weight` (1 or 0)"
-        raise DataError(
-            f"{where} ({message.get('role')}) has {given}; expected, in assistant messages only, {expected}"
-        )
+        raise DataError(f"{where} ({message.get('role')}) has {given}; expected, for an assistant only, {expected}")
 
 
 def plain(message: Message) -> Message:
@@ -490,9 +483,7 @@ def read_transcripts(
     for number, row in read_rows(path, columns):
         conversation = conversation_in(row)
         if conversation is None:
-            raise _no_conversation(
-                row, place(path, number), "`columns: {messages: NAME}` of the set gives another name"
-            )
+            raise _no_conversation(row, place(path, number), "`columns: {messages: NAME}` gives another name")
         tools = next((row[name] for name in _TOOL_COLUMNS if row.get(name)), None)
         transcripts = take_apart(conversation, place(path, number), every, tools)
         if isinstance(transcripts, str):

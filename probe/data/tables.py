@@ -83,9 +83,7 @@ def _rows_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield from read_jsonl(path)
         return
     if start.startswith((b"\x1f\x8b", b"PK\x03\x04", b"(\xb5/\xfd", b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(
-            f"{path}: compressed or in UTF-16, expected it unpacked in UTF-8, or JSONL with the name .jsonl.gz"
-        )
+        raise DataError(f"{path}: compressed or in UTF-16, expected UTF-8, or JSONL with the name .jsonl.gz")
     if start.startswith(b"PAR1"):
         yield from enumerate(_parquet(path), start=1)
     elif text.startswith(b"["):

@@ -157,10 +157,9 @@ class Client:
             TimeoutError: Replies are missing at `ends`.
         """
         try:
-            futures = {
-                asyncio.run_coroutine_threadsafe(self.request(path, body, usable), event_loop()): index
-                for index, body in enumerate(bodies)
-            }
+            requests = (self.request(path, body, usable) for body in bodies)
+            sent = (asyncio.run_coroutine_threadsafe(request, event_loop()) for request in requests)
+            futures = {future: index for index, future in enumerate(sent)}
             left_s = None if ends is None else ends - time.monotonic()
             for future in concurrent.futures.as_completed(futures, left_s):
                 yield futures[future], future.result()
@@ -412,9 +411,7 @@ def check_url(url: str) -> str:
     """
     if not _URL.fullmatch(url):
         shown = re.sub("//.*@", "//[...]@", url)
-        raise BadInput(
-            f"server: {shown!r} is no address such as http://localhost:8000/v1; keys are environment variables"
-        )
+        raise BadInput(f"server: {shown!r} is no address such as http://localhost:8000/v1 (without a key)")
     return url.rstrip("/")
 
 

@@ -93,12 +93,11 @@ class OpenAIEngine:
 
     def _completion_body(self, request: Request) -> dict[str, Any]:
         stops = self._stop_strings(request)[:_MAX_STOPS]
-        body = {
-            **self._prompt(request.prompt_ids),
-            "max_tokens": request.max_tokens,
-            "temperature": request.temperature,
+        body = {**self._prompt(request.prompt_ids), "temperature": request.temperature}
+        body |= {"max_tokens": request.max_tokens} | {
+            "seed": request.seed & 0x7FFFFFFF,
+            **({"stop": stops} if stops else {}),
         }
-        body |= {"seed": request.seed & 0x7FFFFFFF, **({"stop": stops} if stops else {})}
         return body | ({"stop_token_ids": list(request.stop_ids)} if self.section.extras else {})
 
     def _prompt(self, ids: tuple[int, ...]) -> dict[str, Any]:

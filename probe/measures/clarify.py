@@ -38,10 +38,9 @@ class Clarify(Measure):
         texts = {"complete": item.complete, "underspecified": item.underspecified}
         prompts = [self.prompt([user(text)]) for text in texts.values()]
         replies = yield [Reply(prompt) for prompt in prompts]
-        return [
-            self.row(item.id, [*prompt, assistant(reply.text.strip())], **grade_clarify(condition, reply))
-            for condition, prompt, reply in zip(texts, prompts, replies, strict=True)
-        ]
+        chats = [[*prompt, assistant(reply.text.strip())] for prompt, reply in zip(prompts, replies, strict=True)]
+        graded = map(grade_clarify, texts, replies)
+        return [self.row(item.id, chat, **of_reply) for chat, of_reply in zip(chats, graded, strict=True)]
 
 
 def grade_clarify(condition: str, reply: Completion) -> Row:

@@ -61,6 +61,4 @@ def refuse_user_model(folder: Path, allowed: bool) -> None:
     """
     if not allowed and user_model_info(folder) is not None:
         ways = "give its base or another model, or --probe.user_model true to measure it anyway"
-        raise BadInput(
-            f"{folder}: a user model, which writes the user's turns, and the probe measures policies; {ways}"
-        )
+        raise BadInput(f"{folder}: a user model writes the user's turns, and the probe measures policies; {ways}")

@@ -302,10 +302,7 @@ def _text(row: dict[str, Any], keys: Sequence[str], where: str) -> str:
         if isinstance(row.get(key), str) and row[key].strip():
             check_text(row[key], f"{where}: `{key}`")
             return row[key]
-    wanted, advice = (
-        " or ".join(f"`{key}`" for key in keys),
-        "`columns: {question: NAME}` of a probe's set gives other names",
-    )
+    wanted, advice = " or ".join(f"`{key}`" for key in keys), "`columns: {question: NAME}` of a set gives other names"
     raise DataError(f"{where}: no {wanted} with text in it (has {', '.join(row) or 'nothing'}); {advice}")
 
 
@@ -345,9 +342,8 @@ class HubSet:
     task: str | None = None
 
 
-HUB = TypeAdapter(dict[str, HubSet]).validate_python(
-    yaml.safe_load(Path(__file__).with_name("hub_sets.yaml").read_text(encoding="utf-8"))
-)
+_HUB_SETS = Path(__file__).with_name("hub_sets.yaml").read_text(encoding="utf-8")
+HUB = TypeAdapter(dict[str, HubSet]).validate_python(yaml.safe_load(_HUB_SETS))
 
 
 # Sets that are part of this package: problems written for it, complete and with one needed fact withheld (Apache-2.0).

@@ -393,10 +393,8 @@ class Comparison:
             if (cell.equal or 0) >= ALIKE or (cell.opening_share or 0) >= OPEN_ALIKE
         ]
         if alike:
-            notes.append(
-                "user turns are alike, and a turn that comes again may fit any answer, so read them before you trust the rate: "
-                + ", ".join(alike)
-            )
+            why = "a turn that comes again may fit any answer, so read them before you trust the rate"
+            notes.append(f"user turns are alike, and {why}: {', '.join(alike)}")
         changed = "all runs" if len(self.as_judged) == len(self.runs) - 1 else ", ".join(self.as_judged)
         if changed and self.as_judged:
             notes.append(f"no person has checked the changes of {changed} (nextturn probe label, then correct)")

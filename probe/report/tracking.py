@@ -55,9 +55,7 @@ def check_tracker(section: TrackingSection) -> None:
     from transformers.integrations.integration_utils import get_available_reporting_integrations
 
     if section.to not in (installed := get_available_reporting_integrations()):
-        raise BadInput(
-            f"tracking.to: given {section.to}, expected none or an installed tracker: {', '.join(installed)}"
-        )
+        raise BadInput(f"tracking.to: given {section.to}, expected none or one of {', '.join(installed)}")
 
 
 # --- The wandb run of this process.

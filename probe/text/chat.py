@@ -50,9 +50,8 @@ _MARK = "NEXTTURNMARK"
 UNKNOWN = "unknown"
 # Tokens that end a text in every vocabulary that has them, whatever its tokenizer calls its `eos_token`.
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "<|im_end|>", "<eos>", "</s>", "<|return|>")
-_BREAK = (
-    "\ufdd0"  # Unicode keeps this character free. It separates the letters of a special token that a message spells.
-)
+# Unicode keeps this character free. It separates the letters of a special token that a message spells.
+_BREAK = "\ufdd0"
 # Fixed date for templates that insert today's date (Llama 3.2). Training and all probes must use the same prompt, also on
 # different days. Llama 3.1 and 3.2 use this date by default.
 _TODAY = datetime(2024, 7, 26)
@@ -289,10 +288,8 @@ class Chat:
         prompts = {name: self._apply(_GREETING, True, {name: False}) for name in ("enable_thinking", "thinking")}
         switch = next((name for name, prompt in prompts.items() if after_thinking(prompt) is not None), None)
         way = f"set data.{switch}: false" if switch else "give the model's folder a chat_template.jinja that opens none"
-        raise TemplateError(
-            "the chat template opens a think block before every answer, and the answers to train on have no thinking, so the model "
-            f"would never end the block; {way}, or train on answers that think and end it with </think>"
-        )
+        problem = "the chat template opens a think block before every answer, and the answers to train on never end it"
+        raise TemplateError(f"{problem}; {way}, or train on answers that think and end it with </think>")
 
     def repeats_thinking(self, content: str) -> bool:
         """Return True if an answer has thoughts, and its prompt ends in an empty think block (thinking is off)."""
@@ -328,9 +325,9 @@ class Chat:
         written = self._written(messages)
         said, end, _ = written.partition(self._stop)
         if not (end or self.has_parts) or not all(name in written for name in names):
+            problem = f"the chat template does not write a call of the tool {names[0]!r} after the prompt of its turn"
             raise TemplateError(
-                f"the chat template does not write a call of the tool {names[0]!r} after the prompt of its turn, so calls cannot be "
-                "trained; use a model whose template has tools, such as Qwen3.5, or leave these rows out"
+                f"{problem}; use a model whose template has tools, such as Qwen3.5, or leave these rows out"
             )
         return written if self.has_parts else said + end  # its thoughts end as its turns do
 
@@ -413,10 +410,8 @@ class Chat:
         messages = [{"role": role, "content": "Hi."} for role in ("user", "assistant")] * 32
         # A template of some kilobytes renders 64 short messages in milliseconds.
         if not ends_within(2.0, 2**29, lambda: self._apply(messages, False)):
-            raise TemplateError(
-                "the chat template needs more than 2 seconds or 512 MiB for 64 short messages, so it loops or doubles its text; "
-                "put another chat_template.jinja into the model's folder"
-            )
+            problem = "the chat template needs more than 2 seconds or 512 MiB for 64 short messages, so it loops"
+            raise TemplateError(f"{problem}; put another chat_template.jinja into the model's folder")
 
     def _between(self, before: Sequence[Message]) -> str:
         """Return the text between an assistant's content and the user's content that follows it."""
@@ -474,9 +469,10 @@ class Chat:
         """
         stops = [token for token in self.text_ids(own) if token in self.stop_ids]
         if stops and not self._own:
+            end = self.tokenizer.decode(stops[:1])
+            problem = f"the chat template writes {own!r} before an answer, and {end} ends a turn"
             raise TemplateError(
-                f"the chat template writes {own!r} before an answer, and {self.tokenizer.decode(stops[:1])} ends a turn; put a "
-                "chat_template.jinja whose generation prompt ends before it into the model's folder"
+                f"{problem}; the model's folder needs a chat_template.jinja that opens the answer itself"
             )
         return bool(stops)
 
