@@ -26,8 +26,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -101,7 +100,6 @@ class Client:
         if not self._servers:
             raise BadInput("server: `urls` is empty; give at least one address, such as http://localhost:8000/v1")
         self._slots = asyncio.Semaphore(section.concurrency)
-        self._new = asyncio.Lock()
         self._max_failures = max_failures
         self._failures = 0
         self._model = section.model
@@ -183,7 +181,7 @@ class Client:
         failed_at: Server | None = None
         while True:
             # Send it. The slot is free again during the pauses below.
-            async with self._slot(new=failed_at is None):
+            async with self._slots:
                 server = await self._choose(avoid=failed_at)
                 started, reasoner = time.monotonic(), self._reasoner and path == CHAT
                 reply = await self._attempt(server, path, as_reasoner(body) if reasoner and body else body)
@@ -238,16 +236,6 @@ class Client:
         self._idle.clear()
         # An error while a broken connection is closed does not concern any reply.
         await asyncio.gather(*(connection.aclose() for connection in connections), return_exceptions=True)
-
-    @asynccontextmanager
-    async def _slot(self, new: bool) -> AsyncIterator[None]:
-        """Hold a slot. Only one of the `new` requests waits for it at a time, so failed requests are repeated before the end."""
-        async with self._new if new else nullcontext():
-            await self._slots.acquire()
-        try:
-            yield
-        finally:
-            self._slots.release()
 
     async def _choose(self, avoid: Server | None) -> Server:
         """Return the free server with the fewest requests under way, and `avoid` only if no other server is free."""

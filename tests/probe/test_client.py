@@ -171,13 +171,6 @@ def test_a_request_that_waits_for_a_rate_limit_holds_no_slot(monkeypatch: pytest
     assert server.order[:12] == list(range(12))
 
 
-def test_a_request_that_failed_goes_before_those_that_were_not_sent_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Simulated(Faults(latency_s=1.0), ("server_error",))
-    _, replies = server.run(monkeypatch, 50, concurrency=2)
-    assert texts(replies) == numbered(50)
-    assert server.order.index(0, 1) <= 5
-
-
 def test_an_outage_of_half_a_minute_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Simulated(Faults(latency_s=0.1), outage=(5.0, 35.0))
     seconds, replies = server.run(monkeypatch, 600, concurrency=8)
