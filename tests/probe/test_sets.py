@@ -16,6 +16,7 @@ from nextturn.probe.command.errors import DataError, SetOutOfReach
 from nextturn.probe.command.files import read_jsonl, write_json, write_jsonl
 from nextturn.probe.command.sections import ProbeSection, SetSection
 from nextturn.probe.data import hub as hub_room
+from nextturn.probe.data.messages import assistant, user
 from nextturn.probe.plan import load_sets
 from nextturn.probe.questions.sets import (
     HUB,
@@ -31,15 +32,6 @@ from nextturn.probe.questions.sets import (
     sets_hash,
 )
 from nextturn.train.probing import sets_to_probe
-
-
-def user(content: str) -> dict[str, str]:
-    return {"role": "user", "content": content}
-
-
-def assistant(content: str) -> dict[str, str]:
-    return {"role": "assistant", "content": content}
-
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 TALK = [user("Hi."), assistant("Hello."), user("What is 2 + 3?")]
