@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from nextturn.probe import compare, log, rejudge, watch
 from nextturn.probe.command.errors import BadInput, run_command
@@ -14,8 +15,18 @@ from nextturn.probe.report import sheet
 from nextturn.probe.report.comparison import format_table
 
 DESCRIPTION = "Measure what a chat model solves and whether it knows what a person would say next."
-Command = Callable[..., None]
 RUN = "Measure one model. Recipe keys are options, too: --probe.seed 1"
+COMMANDS: dict[str, tuple[Any, str]] = {
+    "watch": (watch, "measure a training run's checkpoints"),
+    "judge": (rejudge, "judge a finished run again, without generating"),
+    "compare": (compare, "compare runs: base, SFT, RL"),
+    "sheet": (sheet, "any models side by side, and the paper"),
+    "log": (log, "how often users repeat themselves in a log, without a model"),
+    "agreement": (agreement, "check a judge against human labels"),
+    "label": (label, "label user turns blind"),
+    "correct": (correct, "rates corrected by labels, with intervals"),
+}
+"""The commands beside `run`: a module with `add_arguments` and `run`, and a summary."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -24,28 +35,13 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         BadInput: An option is unknown.
     """
-    commands: dict[str, tuple[str, Command, Command, str | None]] = {
-        "run": ("measure one model or checkpoint", _add_run_arguments, _run, RUN),
-        "watch": ("measure a training run's checkpoints", watch.add_arguments, watch.run, watch.__doc__),
-        "judge": (
-            "judge a finished run again, without generating",
-            rejudge.add_arguments,
-            rejudge.run,
-            rejudge.__doc__,
-        ),
-        "compare": ("compare runs: base, SFT, RL", compare.add_arguments, compare.run, None),
-        "sheet": ("any models side by side, and the paper", sheet.add_arguments, sheet.run, sheet.__doc__),
-        "log": ("how often users repeat themselves in a log, without a model", log.add_arguments, log.run, log.__doc__),
-        "agreement": ("check a judge against human labels", agreement.add_arguments, agreement.run, None),
-        "label": ("label user turns blind", label.add_arguments, label.run, label.__doc__),
-        "correct": ("rates corrected by labels, with intervals", correct.add_arguments, correct.run, correct.__doc__),
-    }
     parser = argparse.ArgumentParser(prog="nextturn probe", description=DESCRIPTION)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (summary, add_arguments, _, description) in commands.items():
-        add_arguments(subparsers.add_parser(name, help=summary, description=description))
+    _add_run_arguments(subparsers.add_parser("run", help="measure one model or checkpoint", description=RUN))
+    for name, (module, summary) in COMMANDS.items():
+        module.add_arguments(subparsers.add_parser(name, help=summary, description=module.__doc__))
     arguments, rest = parser.parse_known_args(argv)
-    run = commands[arguments.command][2]
+    run: Callable[..., None] = _run if arguments.command == "run" else COMMANDS[arguments.command][0].run
     if arguments.command in ("run", "watch", "judge", "agreement"):  # the rest are keys of the recipe
         run(arguments, rest)
     elif rest:
@@ -59,9 +55,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help=models)
     recipe = "a recipe with a `probe:` section: recipes/probe.yaml, a training's; not needed with --set"
     parser.add_argument("recipe", type=Path, nargs="?", help=recipe)
-    of_set = (
-        "a file of questions, or a known set, measured with the default settings in place of a recipe; can be repeated"
-    )
+    of_set = "in place of a recipe: a file of questions, or a known set, with default settings; can be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="FILE", help=of_set)
     of_file = "a file of finished conversations, whose last user message the model writes again; can be repeated"
     parser.add_argument("--transcripts", action="append", default=[], metavar="FILE", help=of_file)
@@ -73,24 +67,18 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     from nextturn.probe.command.recipe import recipe_dict
-    from nextturn.probe.command.sections import load_probe_recipe, recipe_of_sets
+    from nextturn.probe.command.sections import load_probe_recipe, recipe_of_sets, take_recipe
     from nextturn.probe.plan import describe, load_sets, sets_within_reach
     from nextturn.probe.report.tracking import check_tracker, report_run
     from nextturn.probe.run import measure_folder, open_model
 
-    if arguments.recipe is None and overrides and not overrides[0].startswith("--"):  # it came after an option
-        arguments.recipe, overrides = Path(overrides[0]), overrides[1:]
-    if arguments.recipe and (arguments.set or arguments.transcripts):
-        raise BadInput(
-            "--set or --transcripts: given with a recipe, which names its sets itself; expected one of the two"
-        )
+    overrides = take_recipe(arguments, overrides, arguments.set or arguments.transcripts)
     if arguments.out is None and not arguments.dry_run:
         raise BadInput("--out DIR is missing: the folder that this run is written to")
-    recipe = (
-        load_probe_recipe(arguments.recipe, overrides)
-        if arguments.recipe
-        else recipe_of_sets(arguments.set, overrides, arguments.transcripts)
-    )
+    if arguments.recipe:
+        recipe = load_probe_recipe(arguments.recipe, overrides)
+    else:
+        recipe = recipe_of_sets(arguments.set, overrides, arguments.transcripts)
     if arguments.dry_run:
         unchecked: list[str] = []
         within_reach = [loaded for loaded in sets_within_reach(recipe.probe, unchecked).values() if loaded]

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,7 @@ class ProbeCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if args.load_best_model_at_end and "probe/" in str(args.metric_for_best_model):
-            raise BadInput(
-                "metric_for_best_model: the trainer chooses by its evaluation, before the probe measures; name a loss"
-            )
+            raise BadInput("metric_for_best_model: the trainer chooses before the probe measures; name a loss")
         if state.global_step == 0:
             self.measure(args, state, control, **kwargs)
 
@@ -148,14 +147,14 @@ class ProbeCallback(TrainerCallback):
 
     def run(self, engine: Engine, live: Any, chat: Chat, probe: ProbeSection, folder: Path, step: int) -> None:
         """Run the probe on process 0, where `engine` hands work to all of them."""
-        info = info_of(live, chat, folder.name, step)
+        run = partial(run_probe, engine, chat, info_of(live, chat, folder.name, step), probe, folder, self.sets)
         try:
-            self.results[folder.name] = run_probe(engine, chat, info, probe, folder, self.sets)
+            self.results[folder.name] = run()
         except SettingsChanged as error:  # of an earlier training into the same folder
             aside = folder.with_name(f"before-{time.time_ns()}-{folder.name}")
             say(f"{error}; that probe is set aside as {aside}")
             folder.rename(aside)
-            self.results[folder.name] = run_probe(engine, chat, info, probe, folder, self.sets)
+            self.results[folder.name] = run()
 
     def report(self, args: Any, state: Any, control: Any, folder: Path) -> None:
         """Print the headlines and hand them to the trainer's reporters; wandb gets all figures.
@@ -174,9 +173,10 @@ class ProbeCallback(TrainerCallback):
 
 
 def _section(sets: Sets, keys: Mapping[str, Any]) -> ProbeSection:
-    given = {
-        name: dict(of_set) if isinstance(of_set, Mapping) else {"path": str(of_set)} for name, of_set in sets.items()
-    }
+    def keys_of(of_set: str | Mapping[str, Any]) -> dict[str, Any]:
+        return dict(of_set) if isinstance(of_set, Mapping) else {"path": str(of_set)}
+
+    given = {name: keys_of(of_set) for name, of_set in sets.items()}
     return section_from(ProbeSection, {"sets": given, **keys}, "probe")
 
 
@@ -199,9 +199,8 @@ def ends_of(model: Any) -> tuple[int, ...]:
 def info_of(model: Any, chat: Chat, label: str, step: int | None = None) -> ModelInfo:
     """Return what results.json says of a model in memory. Sums of its weights replace their hash: they distinguish checkpoints of
     one run apart."""
-    sums = [
-        (name, tuple(tensor.shape), float(tensor.detach().double().sum())) for name, tensor in model.named_parameters()
-    ]
+    tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
+    sums = [(name, tuple(tensor.shape), float(tensor.double().sum())) for name, tensor in tensors]
     path = getattr(model.config, "_name_or_path", "") or label
     parameters = sum(math.prod(shape) for name, shape, _ in sums if "lora_" not in name)
     return ModelInfo(path, label, step, sha256_text(repr(sums)), chat.template_sha256, parameters)

@@ -28,9 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the comparison is written")
     labels = "output of `probe label` (default: labels.jsonl in a DIR, if any)"
     parser.add_argument("--labels", type=Path, metavar="FILE", help=labels)
-    parser.add_argument(
-        "--y", default="followup", metavar="MEASURE", help="what the y axis of the plot shows (default: followup)"
-    )
+    y = "what the y axis of the plot shows (default: followup)"
+    parser.add_argument("--y", default="followup", metavar="MEASURE", help=y)
     parser.add_argument("--wandb", metavar="PROJECT", help="also show the comparison in this project of wandb")
     parser.add_argument("--force", action="store_true", help="compare runs that were measured differently")
     keep = "a gate: most points that a figure of each set, or SET.FIGURE, may lose; can be repeated"
@@ -41,10 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    out, keep, gain = arguments.out, arguments.keep, arguments.gain
-    comparison = compare(
-        arguments.folders, out, arguments.force, arguments.labels, arguments.y, arguments.questions, keep, gain
-    )
+    out, y, keep, gain = arguments.out, arguments.y, arguments.keep, arguments.gain
+    options = arguments.force, arguments.labels, y, arguments.questions, keep, gain
+    comparison = compare(arguments.folders, out, *options)
     print(f"{comparison.trainings}\n\n{terminal_table(comparison)}")
     if arguments.wandb:
         from nextturn.probe.report.tracking import report_comparison

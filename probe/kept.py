@@ -92,9 +92,7 @@ def restored(row: Row, texts: Texts | None, where: str) -> Row:
     def text_of(part: Mapping[str, str]) -> str:
         name = f"{row.get('set')} {part['question']} {part['piece']}".strip()
         if texts is not None and part["sha256"] not in texts:
-            raise DataError(
-                f"{where}: {name} is in no given file as it was asked; give the question set with --questions"
-            )
+            raise DataError(f"{where}: {name} is in no file as it was asked; give the question set with --questions")
         return part["before"] + (f"[{name}]" if texts is None else texts[part["sha256"]]) + part["after"]
 
     shown = [{"role": each["role"], "content": text_of(each)} if "question" in each else each for each in messages]

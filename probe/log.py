@@ -22,6 +22,9 @@ from nextturn.probe.report.page import escaped, markdown_table
 from nextturn.probe.results import count_by
 from nextturn.probe.text.repeats import is_english, repeats, says_so
 
+NOTE = """{conversations} conversations. A user turn counts if an answer came before it. Depth is the number of the user turn.
+{not_english} turns are not in English and in no share. Rules on words find no repeat in other words, so a share is no estimate of
+all repeats. docs/logs.md says how often the rules are right."""
 FIGURES = (Figure("repeats", title="repeats or rephrases"), Figure("as_i_said", title="says so"))
 
 
@@ -76,27 +79,19 @@ def _count(rows: Sequence[Row]) -> dict[str, Any]:
 def _shares(report: dict[str, Any]) -> list[list[str]]:
     """Return a table with a row for all turns and for each part, in percent."""
     parts = {f"{column} {value}": of for column, values in report["by"].items() for value, of in values.items()}
-    return [
-        ["user turns in percent", "n", *(figure.title for figure in FIGURES)],
-        *(
-            [printable(name, 40), str(of["n"]), *map(percent, read(FIGURES, of).values())]
-            for name, of in {"all": report["all"], **parts}.items()
-        ),
-    ]
+    head = ["user turns in percent", "n", *(figure.title for figure in FIGURES)]
+    counted = {"all": report["all"], **parts}.items()
+    rows = [[printable(name, 40), str(of["n"]), *map(percent, read(FIGURES, of).values())] for name, of in counted]
+    return [head, *rows]
 
 
 def markdown(report: dict[str, Any], name: str) -> str:
     """Return log.md: the shares, and the turns behind them."""
-    columns = ["conversation#turn", *report["by"], "says so", "turn", "repeats"]
+    columns, keys = ["conversation#turn", *report["by"], "says so", "turn", "repeats"], ("as_i_said", "turn", "repeats")
     found = [
-        [row["item"], *(row["by"].get(column, "") for column in report["by"])]
-        + [row[key] or "" for key in ("as_i_said", "turn", "repeats")]
+        [row["item"], *(row["by"].get(column, "") for column in report["by"]), *(row[key] or "" for key in keys)]
         for row in report["found"]
     ]
-    note = (
-        f"{report['conversations']} conversations. A user turn counts if an answer came before it. Depth is the number of the user "
-        f"turn. {report['not_english']} turns are not in English and in no share. Rules on words find no repeat in other words, so a "
-        "share is no estimate of all repeats. docs/logs.md says how often the rules are right."
-    )
+    note = NOTE.format(**report)
     tables = [markdown_table(_shares(report)), "## Turns", markdown_table([columns, *found])]
     return "\n\n".join([f"# User turns of {escaped(name)}", note, *tables]) + "\n"

@@ -144,24 +144,20 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
         get_judge(probe.judge)  # a wrong name ends the run before anything is generated
     for measure in measures:
         if (measure.takes == "pairs") != of_pairs:
-            expected = "pairs (`complete`, `underspecified`)" if measure.takes == "pairs" else "single questions"
-            found = "pairs of problems" if of_pairs else "single questions"
-            raise DataError(f"{path}: {measure.name} needs {expected}, these are {found}")
+            kinds = ("single questions", "pairs of problems (`complete`, `underspecified`)")
+            raise DataError(f"{path}: {measure.name} needs {kinds[not of_pairs]}, these are {kinds[of_pairs]}")
         if section.transcript and measure.takes != "any":
             raise DataError(f"{path}: transcripts can only measure followup, not {measure.name}")
         if measure.takes == "answers" and not answered:
             raise DataError(f"{path}: {measure.name} needs an answer in every row, and {name!r} has rows without one")
     by_judge = section.grader == BY_JUDGE
     if by_judge and probe.judge_server is None:
-        raise DataError(
-            f"probe.sets.{name}.grader: judge needs a model that grades; set `judge_server: {{urls: [http://HOST:PORT/v1]}}` "
-            "under probe:"
-        )
+        server = "`judge_server: {urls: [http://HOST:PORT/v1]}`"
+        raise DataError(f"probe.sets.{name}.grader: judge needs a model that grades; set {server} under probe:")
     if by_judge and any(measure.takes == "answers" and measure is not Accuracy for measure in measures):
         raise DataError(f"probe.sets.{name}: with `grader: judge` only accuracy and followup can be measured")
-    of_set = QuestionSet(
-        name, path, section, tuple(items), tuple(pairs), probe.seed, section.transcript, _grader(section), by_judge
-    )
+    how = section.transcript, _grader(section), by_judge
+    of_set = QuestionSet(name, path, section, tuple(items), tuple(pairs), probe.seed, *how)
     chosen = {each: measure.choose(of_set) for each, measure in zip(names, measures, strict=True)}
     notes = () if section.transcript or of_pairs else tuple(remarks(rows, section.columns))
     loaded = LoadedSet(**vars(of_set), chosen=chosen, left_out=tuple(left_out), remarks=notes)
@@ -208,12 +204,12 @@ def answer_judge_of(probe: ProbeSection, sets: Sequence[LoadedSet]) -> AnswerJud
     return AnswerJudge(probe.judge_server) if by_judge and probe.judge_server else None
 
 
-def _graded_otherwise(loaded: LoadedSet, section: SetSection | None, judge: AnswerJudge | None) -> dict[str, Any]:
+def _graded_otherwise(loaded: LoadedSet, judge: AnswerJudge | None) -> dict[str, Any]:
     """Return the settings of a set whose answers are not read as numbers, letters or formulas."""
     if loaded.by_judge and judge:
         return {"grader": judge.version}
-    if section is not None and section.grader:
-        return {"grader": section.grader}
+    if loaded.section.grader:
+        return {"grader": loaded.section.grader}
     return {"words": WORDS} if _words_by_rules(loaded) else {}
 
 
@@ -230,13 +226,9 @@ def settings_of(
     asked = {}
     for loaded in sets:
         items = [replace(item, messages=with_system(item.messages, probe.system_prompt)) for item in loaded.items]
-        asked[loaded.name] = {
-            "sha256": sets_hash([*items, *loaded.pairs]),
-            "n": len(loaded.items) + len(loaded.pairs),
-            "measures": list(loaded.chosen),
-            **_graded_otherwise(loaded, probe.sets.get(loaded.name), answer_judge),
-            **({"by": list(loaded.section.by)} if loaded.section.by else {}),
-        }
+        of_set: dict[str, Any] = {"sha256": sets_hash([*items, *loaded.pairs]), "n": len([*items, *loaded.pairs])}
+        of_set |= {"measures": list(loaded.chosen), **_graded_otherwise(loaded, answer_judge)}
+        asked[loaded.name] = {**of_set, **({"by": list(loaded.section.by)} if loaded.section.by else {})}
         for measure, chosen in zip(loaded.measures, loaded.chosen.values(), strict=True):
             asked[loaded.name] |= measure.settings(loaded, chosen)
             if measure.name not in MEASURES:  # a change of its code makes another run
@@ -270,8 +262,7 @@ class Work(NamedTuple):
 def work_of(loaded: LoadedSet, probe: ProbeSection) -> Work:
     """Return the most that a set costs under a recipe."""
     answers = 0 if loaded.transcript else len(loaded.items)
-    measured = zip(loaded.measures, loaded.chosen.values(), strict=True)
-    answers += sum(measure.most_replies(chosen) for measure, chosen in measured)
+    answers += sum(map(lambda measure, chosen: measure.most_replies(chosen), loaded.measures, loaded.chosen.values()))
     per_answer = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
     perturbed = len(loaded.items[: probe.n_perturbed]) * (len(parse_perturbations(probe.perturbations)) - 1)
     turns = (len(loaded.items) + perturbed) * per_answer if Followup in loaded.measures else 0
@@ -330,10 +321,8 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
     servers = f" at {', '.join(probe.judge_server.urls)}" if probe.judge == "llm" and probe.judge_server else ""
     lines.append(f"judge     {probe.judge}{servers}{', grounding' if probe.grounding else ''}")
     if example := next((loaded for loaded in sets if Followup in loaded.measures and loaded.items), None):
-        messages = [
-            *with_system(example.items[0].messages, probe.system_prompt),
-            assistant(example.items[0].reply or "(its answer)"),
-        ]
+        item = example.items[0]
+        messages = [*with_system(item.messages, probe.system_prompt), assistant(item.reply or "(its answer)")]
         messages = chat.with_tools(messages)
         lines += [f"a user turn of {example.name} begins after ({probe.prefix_form} form):"]
         lines += ["  | " + line for line in chat.user_prefix_text(messages, probe.prefix_form).splitlines()]

@@ -36,16 +36,10 @@ from nextturn.probe.text.grading import VERSION
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="DIR", help="a finished probe run")
-    parser.add_argument(
-        "recipe",
-        type=Path,
-        nargs="?",
-        help="a recipe whose probe.judge and probe.judge_server are used; without one the labels are kept and only answers "
-        "are graded again",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="run directory for the new verdicts, needed with a recipe"
-    )
+    recipe = "its probe.judge and probe.judge_server are used; without one the labels stay and answers are graded again"
+    parser.add_argument("recipe", type=Path, nargs="?", help=recipe)
+    out = "run directory for the new verdicts, needed with a recipe"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=out)
 
 
 def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
@@ -75,9 +69,7 @@ def rejudge(folder: Path, judge: Judge | None, out: Path | None = None) -> dict[
     if not (folder / "results.json").is_file() or not (folder / "samples.jsonl").is_file():
         raise BadInput(f"{folder}: no finished run, expected a directory with results.json and samples.jsonl")
     if judge is not None and out is None:
-        raise BadInput(
-            f"{folder}: the verdicts of {judge.version} need a directory of their own; name one with --out DIR"
-        )
+        raise BadInput(f"{folder}: verdicts of {judge.version} need a directory of their own; name one with --out DIR")
     before, rows = read_json(folder / "results.json"), [row for _, row in read_jsonl(folder / "samples.jsonl")]
     turns = [row for row in rows if row.get("kind") in ("followup", "actual") and row.get("unscored") != NO_ANSWER]
     if judge is not None and not turns:
@@ -119,7 +111,7 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
     result that the user claims, is right now and was wrong before, or the other way round.
     """
     own = {name for name, of_set in settings["sets"].items() if "grader" in of_set}
-    cut = {(row["set"], row["item"]) for row in rows if row["kind"] == "accuracy" and row["outcome"] == "truncated"}
+    cut = {(row["set"], row["item"]): row["outcome"] for row in rows if row["kind"] == "accuracy"}
     kept, lost = [], 0
     for row in rows:
         replies = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
@@ -128,9 +120,7 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
         elif row["kind"] in ("accuracy", "sharded", "doubted") and row["set"] not in own:
             item = _item(row)
             if row["kind"] == "doubted":
-                first = grade_answer(
-                    item, Completion(replies[-2], 0, "length" if (row["set"], row["item"]) in cut else "stop")
-                )
+                first = grade_answer(item, _reply(replies[-2], cut.get((row["set"], row["item"]), "")))
                 if first["lenient"] != (row["condition"] == "right"):
                     lost += 1
                     continue
@@ -141,13 +131,11 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
             row.update(grade_answer(item, _reply(replies[-1], row["outcome"])))
         kept.append(row)
     worded = {row["set"] for row in kept if row.get("graded_as") == "words"}
-    settings["sets"] = {
-        name: {
-            **{key: value for key, value in of_set.items() if key != "words"},
-            **({"words": WORDS} if name in worded else {}),
-        }
-        for name, of_set in settings["sets"].items()
-    }
+    sets = {name: {**of_set} for name, of_set in settings["sets"].items()}
+    for name, of_set in sets.items():
+        of_set.pop("words", None)
+        of_set |= {"words": WORDS} if name in worded else {}
+    settings["sets"] = sets
     before, settings["grading"] = settings.get("grading"), VERSION
     say(f"answers graded again: version {before} before, {VERSION} now")
     if lost:
@@ -165,8 +153,6 @@ def _item(row: Row) -> Item:
     users = [message["content"] for message in row["messages"] if message["role"] == "user"]
     shown = [found for text in users if (found := shown_in(text, reference))]
     if row.get("graded_as") == "choice" and not shown:
-        raise DataError(
-            f"{row['set']}, item {row['item']}: its options cannot be read from the question; measure it again"
-        )
+        raise DataError(f"{row['set']}, item {row['item']}: no options can be read in its question; measure it again")
     options = shown[0].options if shown and row.get("graded_as", "choice") == "choice" else ()
     return Item(row["item"], tuple(row["messages"]), reference, options=options, aliases=tuple(aliases))

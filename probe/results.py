@@ -27,7 +27,7 @@ from nextturn.probe.command.terminal import printable, say
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.kept import Texts, restored, samples_file, texts_in
 from nextturn.probe.measures import MEASURES
-from nextturn.probe.measures.base import Figure, by_cluster, checked, cluster_of, count, read, subtracted
+from nextturn.probe.measures.base import ByTraining, Figure, by_cluster, checked, cluster_of, count, read, subtracted
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.models.checkpoints import newest_complete, numbered
 from nextturn.probe.models.folders import ModelInfo
@@ -245,13 +245,12 @@ def count_by(rows: Sequence[Row], count: Callable[[list[Row]], Any]) -> dict[str
     for row in rows:
         for column, value in row.get("by", {}).items():
             parts[column][value].append(row)
-    return {
-        column: {
-            value: count(values[value])
-            for value in sorted(values, key=lambda value: value.zfill(9) if value.isdecimal() else value)
-        }
-        for column, values in parts.items()
-    }
+
+    def naturally(of: tuple[str, list[Row]]) -> str:
+        return of[0].zfill(9) if of[0].isdecimal() else of[0]
+
+    ordered = {column: sorted(values.items(), key=naturally) for column, values in parts.items()}
+    return {column: {value: count(of_part) for value, of_part in values} for column, values in ordered.items()}
 
 
 def _count(rows: Sequence[Row], own: Mapping[str, OwnMeasure] | None) -> dict[str, Any]:
@@ -465,8 +464,7 @@ def read_samples(*paths: Path, own: Declared = ()) -> Samples | None:
 def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
     declared = {**{name: measure.figures for name, measure in MEASURES.items()}, **dict(own)}
     declared["actual"] = Followup.figures
-    values: dict[Metric, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
-    others: dict[Metric, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))  # to subtract
+    values, subtrahends = (defaultdict[Metric, ByTraining](lambda: defaultdict(list)) for _ in range(2))
     figures: dict[Metric, Figure] = {}
     grounding: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
     for file, number, row in ((path, number, row) for path, *_ in versions for number, row in read_jsonl(path)):
@@ -479,13 +477,13 @@ def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
                     if value is not None:
                         values[metric][key].append(value)
                     if minus is not None:
-                        others[metric][key].append(float(minus))
+                        subtrahends[metric][key].append(float(minus))
             plain_turn = row["kind"] == "followup" and row["perturbation"] == "none"
             if plain_turn and row["label"] is not None and row["grounding"] is not None:
                 grounding[row["set"]].append((cluster_of(row), row["label"], float(row["grounding"])))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{file}:{number}: not a row of a probe run ({error!r})") from None
-    every = {metric: by_cluster(figure, values[metric], others[metric]) for metric, figure in figures.items()}
+    every = {metric: by_cluster(figure, values[metric], subtrahends[metric]) for metric, figure in figures.items()}
     of_figures = {metric: found for metric, found in every.items() if found}
     for metric in of_figures:
         if other := figures[metric].minus:

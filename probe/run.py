@@ -78,27 +78,26 @@ def run_probe(
     def prefix_ids(messages: Sequence[Message]) -> tuple[int, ...]:
         return chat.user_prefix_ids(chat.with_tools(messages), probe.prefix_form)
 
+    def request(wish: Reply | UserTurn) -> Request:
+        if isinstance(wish, Reply):
+            prompt = chat.prompt_ids(chat.with_tools(wish.messages))
+            return Request(prompt, probe.max_answer_tokens, chat.answer_stop_ids)
+        prefix = prefix_ids(wish.messages)
+        return Request(prefix, probe.max_user_tokens, chat.stop_ids, wish.temperature, wish.seed)
+
     def complete(wishes: Sequence[Reply | UserTurn]) -> list[Completion]:
         """Return the model's replies and user turns, in one round."""
-        requests = [
-            Request(chat.prompt_ids(chat.with_tools(wish.messages)), probe.max_answer_tokens, chat.answer_stop_ids)
-            if isinstance(wish, Reply)
-            else Request(
-                prefix_ids(wish.messages),
-                probe.max_user_tokens, chat.stop_ids, wish.temperature, wish.seed,
-            )
-            for wish in wishes
-        ]  # fmt: skip
+        requests = [request(wish) for wish in wishes]
         made = collect(stored.stream(requests), len(requests), "replies and user turns")
         return [
             replace(reply, text=chat.whole_reply(reply.text)) if isinstance(wish, Reply) else _user_turn(chat, reply)
             for wish, reply in zip(wishes, made, strict=True)
         ]
 
-    def score(wishes: Sequence[LogP]) -> list[float | None]:
+    def score(wishes: Sequence[LogP]) -> Sequence[float | None]:
         requests = [ScoreRequest(prefix_ids(wish.messages), chat.text_ids(wish.text)) for wish in wishes]
         try:
-            return list(collect(stored.score(requests), len(requests), "grounding"))
+            return collect(stored.score(requests), len(requests), "grounding")
         except CannotScore as error:
             say(f"grounding is not measured: {error}")
             return [None] * len(requests)
@@ -121,11 +120,9 @@ def run_probe(
         # The rules judge costs nothing and always gives the same verdict, so only the verdicts of models are stored.
         if judge.name != "rules":
             judge = opened.enter_context(closing(StoredJudge(judge, out / "verdicts.jsonl", check=check)))
-        graders = (
-            opened.enter_context(closing(StoredJudge(answer_judge, out / "grades.jsonl", check=check)))
-            if answer_judge
-            else None
-        )
+        graders = StoredJudge(answer_judge, out / "grades.jsonl", check=check) if answer_judge else None
+        if graders:
+            opened.enter_context(closing(graders))
         rows, replies = ask_all(measures_of(sets, probe, chat), answer)
     _say_ungraded(rows)
     _add_parts(rows, sets)
@@ -142,11 +139,9 @@ def run_probe(
     check()
     left_out = {loaded.name: len(loaded.left_out) for loaded in sets if loaded.left_out}
     of_sets = {measure.name: measure for loaded in sets for measure in loaded.measures}
-    own = {
-        name: OwnMeasure(title=measure.kinds.get(name, name), figures=tuple(measure.figures))
-        for name, measure in of_sets.items()
-        if name not in MEASURES
-    }
+    others = {name: measure for name, measure in of_sets.items() if name not in MEASURES}
+    titles = {name: measure.kinds.get(name, name) for name, measure in others.items()}
+    own = {name: OwnMeasure(title=titles[name], figures=tuple(of.figures)) for name, of in others.items()}
     counted = count_figures(rows, own)
     for name, measure in counted.get("own", {}).items():
         for of_set, figures in measure["sets"].items():
@@ -214,11 +209,9 @@ def ask_all(
     of_measures: dict[Measure, list[Row]] = {measure: [] for measure, _ in measures}
     for (measure, _), of_item in zip(asking, rows, strict=True):
         of_measures[measure] += of_item
-    in_order = [
-        row
-        for measure, found in of_measures.items()
-        for row in sorted(found, key=lambda row: row["kind"] != measure.name)
-    ]
+    in_order: list[Row] = []
+    for measure, found in of_measures.items():
+        in_order += sorted(found, key=lambda row: row["kind"] != measure.name)
     return in_order, [(wishes[key], reply) for key, reply in replies.items()]
 
 
@@ -296,10 +289,8 @@ def measure_folder(
     if served:
         say("stops     unknown: a server does not name its end tokens; those of tokenizer and template are sent")
         if chat.has_parts and not served.extras:
-            raise BadInput(
-                "probe.server.extras: given false, expected true for this chat template: it marks the answer with special "
-                "tokens, which a server leaves out of its texts without extras"
-            )
+            why = "its special tokens mark the answer, and a server leaves them out without extras"
+            raise BadInput(f"probe.server.extras: given false, expected true for this chat template: {why}")
     else:  # the recipe says the dtype of a server, which cannot be asked
         probe = probe.model_copy(update={"dtype": models.used_dtype(folder, probe.dtype, device)})
     with closing(open_engine(folder, tokenizer, probe, probe.seed, device)) as engine:

@@ -49,10 +49,8 @@ class RunStore:
         Figures of the old weights must not be written there.
         """
         if not self._manifest.is_file():
-            raise NextturnError(
-                f"{self.folder}: its {self._manifest.name} is gone, so the folder was moved or deleted while this probe ran; "
-                "nothing more is written there, start the probe again"
-            )
+            problem = f"its {self._manifest.name} is gone, so the folder was moved or deleted while this probe ran"
+            raise NextturnError(f"{self.folder}: {problem}; start the probe again")
         self._refuse_another("meanwhile another probe was begun")
 
     def results(self) -> dict[str, Any] | None:
@@ -132,6 +130,4 @@ def _refuse_other_files(path: Path) -> None:
         with path.open(encoding="utf-8", errors="replace") as file:
             line = file.readline()
         if not line.startswith(start) and not start.startswith(line):
-            raise DataError(
-                f"{path}: its first line is not a stored verdict, expected a new file or one that this command made"
-            )
+            raise DataError(f"{path}: its first line is no stored verdict, expected a new file or one of this command")

@@ -55,16 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
-    from nextturn.probe.command.sections import load_probe_recipe, recipe_of_sets
+    from nextturn.probe.command.sections import load_probe_recipe, recipe_of_sets, take_recipe
     from nextturn.probe.plan import load_sets, work_of
     from nextturn.probe.report.tracking import check_tracker
 
     if args.poll <= 0:
         raise BadInput(f"--poll: given {args.poll:g}, expected seconds above 0")
-    if args.recipe is None and overrides and not overrides[0].startswith("--"):  # it came after an option
-        args.recipe, overrides = Path(overrides[0]), overrides[1:]
-    if args.recipe and args.set:
-        raise BadInput("--set: given with a recipe, which names its sets itself; expected one of the two")
+    overrides = take_recipe(args, overrides, args.set)
     layouts.refuse_store(args.run_dir)
     begun = args.run_dir / "recipe.json"  # the first thing that training writes into its folder
 
@@ -88,23 +85,19 @@ def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
     check_tracker(recipe.tracking)
     refuse_user_model(args.run_dir, probe.user_model)
     if probe.engine == "openai":
-        raise BadInput(
-            "probe.engine: given openai, expected hf or vllm: a server cannot load each checkpoint's weights"
-        )
+        raise BadInput("probe.engine: given openai, expected hf or vllm: a server cannot load each checkpoint")
     root = args.run_dir.absolute()
     out = None if own else args.out or root.with_name(f"{root.name}-probe")
     sets = load_sets(probe, (out or root / "probe") / "base")
-    watcher = Watcher(
-        args.run_dir, probe, sets, args.device, args.poll, args.until, out, args.base, recipe.tracking.model_dump()
-    )
+    where = args.device, args.poll, args.until, out, args.base, recipe.tracking.model_dump()
+    watcher = Watcher(args.run_dir, probe, sets, *where)
     if not args.dry_run:
         watcher.follow(args.once)
         return
     for loaded in watcher.sets:
         work = work_of(loaded, probe)
-        say(
-            f"set       {loaded.name}: {work.answers} answers, {work.user_turns} user turns, at most {work.tokens:,} tokens"
-        )
+        most = f"{work.answers} answers, {work.user_turns} user turns, at most {work.tokens:,} tokens"
+        say(f"set       {loaded.name}: {most}")
     for line in watcher.plan():
         say(line)
     say("nothing was written")

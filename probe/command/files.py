@@ -78,9 +78,8 @@ def only_process(lock: Path, doing: str) -> Iterator[None]:
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 file.seek(0)
-                raise BadInput(
-                    f"{file.read().strip() or 'another process'} {doing} already; wait for it or end it"
-                ) from None
+                holder = file.read().strip() or "another process"
+                raise BadInput(f"{holder} {doing} already; wait for it or end it") from None
             if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks
                 raise
         file.truncate(0)
@@ -185,9 +184,8 @@ def refuse_changes(
     starts = tuple(f"{key}{end}" for key in free for end in ":.")
     changed = [line for line in differences(before, now) if not line.startswith(starts)]
     if changed:
-        raise SettingsChanged(
-            f"{folder}: {event} with other settings ({'; '.join(changed)}); use those settings or choose another folder"
-        )
+        problem = f"{event} with other settings ({'; '.join(changed)})"
+        raise SettingsChanged(f"{folder}: {problem}; use those settings or choose another folder")
 
 
 def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:

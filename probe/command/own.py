@@ -24,10 +24,8 @@ def load_own(name: str, key: str, expected: str) -> Any:
     try:
         return load_named(name)
     except (ImportError, AttributeError) as error:
-        raise DataError(
-            f"{key}: {name} cannot be imported ({error}); expected {expected} of a module that Python can import, such as a file in "
-            "this folder"
-        ) from None
+        place = "of a module that Python can import, such as a file in this folder"
+        raise DataError(f"{key}: {name} cannot be imported ({error}); expected {expected} {place}") from None
 
 
 def file_of(name: str) -> dict[str, str]:
@@ -55,10 +53,8 @@ class Own:
             self.made: Any = load_named(name)(**options)
             inspect.signature(getattr(self.made, method)).bind(())
         except Exception as error:
-            raise BadInput(
-                f"{where}: {name} cannot be used ({described(error)}); expected MODULE:CLASS, found in the working folder, "
-                f"that has `{method}` with one argument"
-            ) from error
+            expected = f"MODULE:CLASS, found in the working folder, that has `{method}` with one argument"
+            raise BadInput(f"{where}: {name} cannot be used ({described(error)}); expected {expected}") from error
 
     def call(self, given: Sequence[Any], expected: str, fits: Callable[[Any], bool]) -> list[Any]:
         """Return what the method returns for a list; nothing is called for an empty one.

@@ -68,6 +68,9 @@ class RecipeSection(BaseModel):
 S = TypeVar("S", bound=BaseModel)
 
 
+_TAG = "tag:yaml.org,2002:"
+
+
 class _Loader(yaml.SafeLoader):
     """YAML without four traps: `1e-5` is a number, `no` (a `save_strategy`) is text, and a repeated key and an alias are
     errors: a few lines of aliases can stand for more values than memory holds."""
@@ -79,17 +82,14 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     yaml_implicit_resolvers = {
-        start: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:bool"]
+        start: [resolver for resolver in known if resolver[0] != f"{_TAG}bool"]
         for start, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
-)
+_FLOAT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+_Loader.add_implicit_resolver(f"{_TAG}bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(f"{_TAG}float", _FLOAT, list("-+0123456789."))
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -103,7 +103,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     return mapping
 
 
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor(f"{_TAG}map", _mapping)
 
 
 def load_recipe(
@@ -309,11 +309,8 @@ def _first_problem(cls: type[BaseModel], data: Any, error: ValidationError) -> t
         return key, (f"{key}." if key else "") + first["msg"].removeprefix("Value error, ")
     if instead := REMOVED.get(f"{key}: {value}"):
         return key, f"{key}: {value} was removed: {instead}"
-    expected = dict.fromkeys(
-        _EXPECTED.get(problem["type"], "{msg}").format(**{**problem, **problem.get("ctx", {})})
-        for problem in problems
-        if _locate(data, problem["loc"])[0] == key
-    )
+    of_key = [{**problem, **problem.get("ctx", {})} for problem in problems if _locate(data, problem["loc"])[0] == key]
+    expected = dict.fromkeys(_EXPECTED.get(problem["type"], "{msg}").format(**problem) for problem in of_key)
     return key, f"{key}: given {value!r} ({type(value).__name__}), expected {' or '.join(expected)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -238,6 +239,19 @@ def recipe_of_sets(names: Sequence[str], overrides: Sequence[str] = (), transcri
     if len(sets) < len(names) + len(transcripts):
         raise RecipeError("--set and --transcripts: two files have the same name; a recipe can give the sets names")
     return section_from(ProbeRecipe, {"probe": {"sets": sets}}, "--set", overrides)
+
+
+def take_recipe(arguments: argparse.Namespace, rest: Sequence[str], sets: Sequence[str]) -> Sequence[str]:
+    """Take a recipe that came after an option from the rest of the command line, and return what is left.
+
+    Raises:
+        RecipeError: There are a recipe and `sets`.
+    """
+    if arguments.recipe is None and rest and not rest[0].startswith("--"):
+        arguments.recipe, rest = Path(rest[0]), rest[1:]
+    if arguments.recipe and sets:
+        raise RecipeError("--set or --transcripts: given with a recipe, which names its sets; expected one of them")
+    return rest
 
 
 def load_probe_recipe(path: Path | str, overrides: Sequence[str] = ()) -> ProbeRecipe:

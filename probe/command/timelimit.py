@@ -28,11 +28,8 @@ TIMEOUT, NOT_STARTED = "timeout", "not_started"
 _ORPHANED_AFTER_S = 10.0
 _PREPARED_WITHIN_S = 60.0
 _DETAIL = 120
-_NOT_OF_THE_USER = (
-    *(str(Path(__file__).parents[2] / package) for package in ("probe", "data_builders", "train")),
-    *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib")),
-    "<",
-)
+_OURS = (str(Path(__file__).parents[2] / package) for package in ("probe", "data_builders", "train"))
+_NOT_OF_THE_USER = (*_OURS, *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib")), "<")
 
 
 @dataclass(frozen=True)
@@ -162,9 +159,8 @@ def _alarm(seconds: float) -> None:
 
 def described(error: BaseException) -> str:
     """Return an exception as one line of bounded length, with its place in the code of the user."""
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_OF_THE_USER)
-    ]
+    calls = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in calls if not frame.filename.startswith(_NOT_OF_THE_USER)]
     at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     text = " ".join(f"{type(error).__name__}{at}: {error}".split())
     return "error: " + (text if len(text) <= _DETAIL else text[: _DETAIL - 3] + "...")

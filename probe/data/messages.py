@@ -1,8 +1,8 @@
 """The forms in which a row holds a conversation, the checks of a conversation, and finished conversations as transcripts.
 
 A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {role, content} or, in the ShareGPT form,
-{from, value}; `prompt` with a list of messages (HealthBench) or with {messages} (CoVal); or `history` with
-{user, bot} pairs (MT-Bench-101). Other names for the roles are read: human, gpt, model, developer and the like.
+{from, value}; or `prompt` with a list of messages (HealthBench) or with {messages} (CoVal). Other names for the roles are read:
+human, gpt, model, developer and the like.
 """
 
 from __future__ import annotations
@@ -30,18 +30,13 @@ THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _SYSTEM_COLUMNS = ("system", "system_prompt")
 _TOOL_COLUMNS = ("tools", "functions")
 _MARKS = "write `loss: false` into the messages that carry no loss, and take this key out"
-_REFUSED = {
-    **dict.fromkeys(("mask", "masked", "is_masked", "loss_mask", "loss_weight", "loss_scale", "train_detail"), _MARKS),
-    **dict.fromkeys(
-        ("image", "images", "videos", "audios"), "only text is trained: leave such rows out, or the column"
-    ),
-}
+_ONLY_TEXT = "only text is trained: leave such rows out, or the column"
+_OF_MARKS = ("mask", "masked", "is_masked", "loss_mask", "loss_weight", "loss_scale", "train_detail")
+_REFUSED = dict.fromkeys(_OF_MARKS, _MARKS)
+_REFUSED |= dict.fromkeys(("image", "images", "videos", "audios"), _ONLY_TEXT)
 """Keys of messages and columns of rows that change what other trainers learn from a row, and that are not read: what to do."""
-ROLES = {
-    **dict.fromkeys(("system", "developer"), "system"),
-    **dict.fromkeys(("user", "human"), "user"),
-    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
-}
+ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user"}
+ROLES |= dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant")
 KEYS = ("messages", "conversation", "conversations", "turns")
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "task_id", "Record ID")
@@ -125,10 +120,6 @@ def conversation_in(row: dict[str, Any], marks: bool = False) -> Any | None:
         return together(renamed(prompt["messages"], marks))
     if isinstance(prompt, list):
         return together(_first_or_all(prompt, True, marks))
-    history = row.get("history")
-    if isinstance(history, list) and history and all(isinstance(pair, dict) and "user" in pair for pair in history):
-        sides = [(role, pair.get(side)) for pair in history for role, side in (("user", "user"), ("assistant", "bot"))]
-        return [{"role": role, "content": content} for role, content in sides]
     return None
 
 
@@ -184,23 +175,22 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
             "column out if it means something else"
         )
     whole, sides = _forms(row, columns)
-    if whole:
-        messages = renamed(row[whole[0]], marks=True)
-    elif sides:
-        messages = renamed(_exchange(row, sides[0], where), marks=True)
-    else:
-        messages = conversation_in(row, marks=True)
+    given = row[whole[0]] if whole else _exchange(row, sides[0], where) if sides else None
+    messages = renamed(given, marks=True) if whole or sides else conversation_in(row, marks=True)
     if messages is None:
-        raise DataError(
-            f"{where}: no conversation in it (has {', '.join(row) or 'nothing'}), expected `messages` with {{role, content}}, "
-            "`conversations` with {from, value}, or `prompt` and `completion`; `data.columns` names other columns"
-        )
+        raise _no_conversation(row, where, "or `prompt` and `completion`; `data.columns` names other columns")
     found = check_with_columns(messages, row, where)
     if found[-1]["role"] != "assistant":
         raise DataError(f"{where}: the conversation ends with the {found[-1]['role']}, expected an assistant turn last")
     if not any(message["role"] == "assistant" and learned(message) for message in found):
         raise DataError(f"{where}: every assistant turn has `loss: false`, so there is nothing to learn")
     return found
+
+
+def _no_conversation(row: dict[str, Any], where: str, advice: str) -> DataError:
+    has = f"no conversation in it (has {', '.join(row) or 'nothing'})"
+    forms = "`messages` with {role, content} or `conversations` with {from, value}"
+    return DataError(f"{where}: {has}, expected {forms}; {advice}")
 
 
 def _exchange(row: dict[str, Any], names: tuple[str, str], where: str) -> list[Any]:
@@ -271,9 +261,7 @@ def check_with_columns(messages: Any, row: dict[str, Any], where: str) -> tuple[
     if texts and first.get("role") == "system":
         texts["messages"] = str(first.get("content")).strip()
     if len({*texts.values()}) > 1:
-        raise DataError(
-            f"{where}: different system messages in the columns {', '.join(texts)}, expected one; leave out the others"
-        )
+        raise DataError(f"{where}: different system messages in {', '.join(texts)}, expected one; leave out the others")
     if texts and first and "messages" not in texts:
         messages = [{"role": "system", "content": next(iter(texts.values()))}, *messages]
     found = check_messages(messages, where, with_tools=True)
@@ -297,11 +285,8 @@ def _tools_in(given: Any) -> list[Any]:
 def _as_tool(tool: Any) -> Any:
     """Return the description of a tool in OpenAI's form, without nulls, of which Arrow puts one where another row has a value."""
     tool = _without_nulls(tool)
-    return (
-        {"type": "function", "function": tool}
-        if isinstance(tool, dict) and "name" in tool and "function" not in tool
-        else tool
-    )
+    is_bare = isinstance(tool, dict) and "name" in tool and "function" not in tool
+    return {"type": "function", "function": tool} if is_bare else tool
 
 
 def _without_nulls(value: Any) -> Any:
@@ -322,9 +307,7 @@ def renamed(messages: Any, marks: bool = False) -> Any:
     Args:
         marks: Keep what only training reads: whether a message is trained on, its thoughts, and a system message's tools.
     """
-    if not isinstance(messages, list):
-        return messages
-    return [_renamed(message, marks) for message in messages]
+    return [_renamed(message, marks) for message in messages] if isinstance(messages, list) else messages
 
 
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
@@ -383,11 +366,9 @@ def together(messages: Any) -> Any:
     system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
     found: list[Message] = [{"role": "system", "content": system}] if system else []
     for message in messages:
-        if message["role"] == "system":
-            continue
-        if found and found[-1]["role"] == message["role"]:
+        if found and found[-1]["role"] == message["role"] != "system":
             found[-1] = {**message, "content": f"{found[-1]['content']}\n\n{message['content']}"}
-        else:
+        elif message["role"] != "system":
             found.append(message)
     return found
 
@@ -469,17 +450,12 @@ def _check_marks(message: Message, where: str) -> None:
     """Raise DataError for marks that are not true or false, contradict each other, or would train on a user's message."""
     # A mark is null where `datasets` wrote a file in which other messages have it.
     marks = {key: message[key] for key in _LOSS_MARKS if message.get(key) is not None}
-    kinds = {key: int | float if key == "weight" else bool for key in marks}
-    sound = (
-        all(isinstance(mark, kinds[key]) and mark in (0, 1) for key, mark in marks.items())
-        and len({*marks.values()}) < 2
-    )
+    typed = all(isinstance(mark, int | float if key == "weight" else bool) for key, mark in marks.items())
+    sound = typed and {*marks.values()} in ({0}, {1}, set())
     if not sound or (message.get("role") != "assistant" and ("loss" in marks or any(marks.values()))):
         given = ", ".join(f"`{key}: {mark!r}`" for key, mark in marks.items())
-        raise DataError(
-            f"{where} ({message.get('role')}) has {given}; expected, on an assistant's message only, one of `loss`, `train`, "
-            "`training` or `trainable` (true or false) and `weight` (1 or 0)"
-        )
+        expected = "one of `loss`, `train`, `training` or `trainable` (true or false) and `weight` (1 or 0)"
+        raise DataError(f"{where} ({message.get('role')}) has {given}; expected, for an assistant only, {expected}")
 
 
 def plain(message: Message) -> Message:
@@ -563,10 +539,7 @@ def read_transcripts(
     for number, row in read_rows(path, columns):
         conversation = conversation_in(row)
         if conversation is None:
-            raise DataError(
-                f"{place(path, number)}: no conversation in it, expected `messages` with {{role, content}} or `conversations` "
-                f"with {{from, value}} (has {', '.join(row) or 'nothing'}); `columns: {{messages: NAME}}` of the set gives another name"
-            )
+            raise _no_conversation(row, place(path, number), "`columns: {messages: NAME}` gives another name")
         tools = next((row[name] for name in _TOOL_COLUMNS if row.get(name)), None)
         transcripts = take_apart(conversation, place(path, number), every, tools)
         if isinstance(transcripts, str):
@@ -604,10 +577,7 @@ def take_apart(conversation: Any, where: str, every: bool = False, tools: Any = 
             raise DataError(f"{where}: message {number} is no {{role, content}} and no {{from, value}}")
         role, content = message["role"], message["content"]
         if role not in (*ROLES, *_TOOL_ROLES):
-            raise DataError(
-                f"{where}: message {number} has the role {role!r}, expected user or assistant (also read: {', '.join(ROLES)}); "
-                "rename the roles in the file"
-            )
+            raise DataError(f"{where}: message {number} has the role {role!r}, expected one of {', '.join(ROLES)}")
         calls = message.get("tool_calls")
         if (role in _TOOL_ROLES or calls) and not every:
             return TOOLS

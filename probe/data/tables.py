@@ -82,10 +82,8 @@ def _rows_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if path.name.endswith(".jsonl.gz"):
         yield from read_jsonl(path)
         return
-    if start.startswith((b"\x1f\x8b", b"PK\x03\x04", b"(\xb5/\xfd")):
-        raise DataError(f"{path}: a compressed file, expected it unpacked, or JSONL with the name .jsonl.gz")
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{path}: a file in UTF-16, expected UTF-8")
+    if start.startswith((b"\x1f\x8b", b"PK\x03\x04", b"(\xb5/\xfd", b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path}: compressed or in UTF-16, expected UTF-8, or JSONL with the name .jsonl.gz")
     if start.startswith(b"PAR1"):
         yield from enumerate(_parquet(path), start=1)
     elif text.startswith(b"["):
@@ -160,9 +158,8 @@ def _table(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         for row in csv.DictReader(file, dialect="excel-tab" if path.suffix.lower() == ".tsv" else "excel"):
             if None in row or None in row.values():
-                raise DataError(
-                    f"{path}: a row has another number of cells than the head ({', '.join(row.keys() - {None})})"
-                )
+                head = ", ".join(row.keys() - {None})
+                raise DataError(f"{path}: a row has another number of cells than the head ({head})")
             yield {name: parsed(text) if text[:1] in ("[", "{") else text for name, text in row.items()}
 
 

@@ -190,9 +190,8 @@ class ChatServer:
         self, role: str, server: ServerSection, temperature: float, settings: Row, folder: Path | None = None,
         max_failures: int | None = None,
     ) -> None:  # fmt: skip
-        self.role, self.temperature = role, temperature
+        self.role, self.temperature, self._settings = role, temperature, settings
         self.client = client.Client(server, max_failures)
-        self._settings = settings
         self._cache = None if folder is None else Cache(folder / f"{role}.jsonl")
 
     def close(self) -> None:
@@ -269,10 +268,8 @@ class EngineModel:
 
     def replies(self, chats: Sequence[Prompted], ends: float | None = None) -> Iterator[tuple[int, Reply]]:
         chat = self.chat
-        requests = [
-            Request(chat.prompt_ids(messages), self.max_tokens, chat.answer_stop_ids, temperature, seed or 0)
-            for messages, seed, temperature in chats
-        ]
+        limits = self.max_tokens, chat.answer_stop_ids
+        requests = [Request(chat.prompt_ids(of), *limits, temperature, seed or 0) for of, seed, temperature in chats]
         for index, made in self.engine.stream(requests):
             length = len(requests[index].prompt_ids)
             yield index, Reply(chat.whole_reply(made.text), length, made.tokens, made.finish == "length")

@@ -10,8 +10,8 @@ alike:
 
 While a request waits to be tried again, its slot serves other requests.
 
-`openai.AsyncOpenAI` is not used: a request that it tries again keeps its slot and goes to the same server, all attempts have
-the same fixed time limit, and it follows redirects.
+`openai.AsyncOpenAI` is not used: a request that it tries again keeps its slot and goes to the same server, and it follows
+redirects.
 """
 
 from __future__ import annotations
@@ -25,12 +25,9 @@ import random
 import re
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -45,6 +42,9 @@ if TYPE_CHECKING:
 
 Usable = Callable[[dict[str, Any]], str | None]
 """Return why the body of a 200 reply cannot be used, or None."""
+
+Body = dict[str, Any] | None
+"""What to POST; None sends a GET."""
 
 CHAT = "/chat/completions"
 MAX_BYTES = 10_000_000
@@ -100,7 +100,6 @@ class Client:
         if not self._servers:
             raise BadInput("server: `urls` is empty; give at least one address, such as http://localhost:8000/v1")
         self._slots = asyncio.Semaphore(section.concurrency)
-        self._new = asyncio.Lock()
         self._max_failures = max_failures
         self._failures = 0
         self._model = section.model
@@ -109,7 +108,6 @@ class Client:
         self._key = os.environ.get(section.api_key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise BadInput(f"the key in ${section.api_key_env} holds characters that no HTTP header can carry")
-        self._seconds: deque[float] = deque(maxlen=_MOST_REPLIES)
         self._tasks: set[asyncio.Task[Any]] = set()
         # One httpx2 client for each request under way: its shared pool looks through all connections for every request,
         # which takes three times as long at 256 requests.
@@ -135,25 +133,20 @@ class Client:
             except (KeyError, TypeError):
                 names = []
             if len(names) != 1:
-                listed = (
-                    f"gave {reply.failure} ({reply.detail})"
-                    if reply.failure
-                    else f"lists {', '.join(names) or 'no model'}"
-                )
+                failed = f"gave {reply.failure} ({reply.detail})" if reply.failure else ""
+                listed = failed or f"lists {', '.join(names) or 'no model'}"
                 raise EngineError(f"{self._urls}: /models {listed}; set the server's `model` in the recipe")
             self._model = names[0]
         return self._model
 
     def stream(
-        self, path: str, bodies: Sequence[dict[str, Any] | None], usable: Usable = lambda body: None,
-        ends: float | None = None,
-    ) -> Generator[tuple[int, ServerReply], None, None]:  # fmt: skip
+        self, path: str, bodies: Sequence[Body], usable: Usable = lambda body: None, ends: float | None = None
+    ) -> Generator[tuple[int, ServerReply], None, None]:
         """Send each body to URL + `path` and yield (index, reply) for each, as replies come.
 
         Closing the generator cancels the requests under way. Read one stream of a client at a time.
 
         Args:
-            bodies: What to POST; None sends a GET.
             usable: Return why a 200 reply cannot be used; the request is tried again then. Called in the loop's thread.
             ends: When to stop waiting, in seconds of the monotonic clock.
 
@@ -161,19 +154,17 @@ class Client:
             EngineError: See `request`.
             TimeoutError: Replies are missing at `ends`.
         """
-        self._seconds.clear()
         try:
-            futures = {
-                asyncio.run_coroutine_threadsafe(self.request(path, body, usable), event_loop()): index
-                for index, body in enumerate(bodies)
-            }
+            requests = (self.request(path, body, usable) for body in bodies)
+            sent = (asyncio.run_coroutine_threadsafe(request, event_loop()) for request in requests)
+            futures = {future: index for index, future in enumerate(sent)}
             left_s = None if ends is None else ends - time.monotonic()
             for future in concurrent.futures.as_completed(futures, left_s):
                 yield futures[future], future.result()
         finally:
             self.close()
 
-    async def request(self, path: str, body: dict[str, Any] | None, usable: Usable) -> ServerReply:
+    async def request(self, path: str, body: Body, usable: Usable) -> ServerReply:
         """Send a body until there is a usable reply, a final refusal, or no attempt left. Runs in `event_loop()`.
 
         Args: See `stream`.
@@ -185,18 +176,16 @@ class Client:
         if (task := asyncio.current_task()) is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        attempts = timeouts = rate_limits = 0
+        attempts = rate_limits = 0
         waited_s = 0.0
         failed_at: Server | None = None
         while True:
             # Send it. The slot is free again during the pauses below.
-            async with self._slot(new=failed_at is None):
+            async with self._slots:
                 server = await self._choose(avoid=failed_at)
                 started, reasoner = time.monotonic(), self._reasoner and path == CHAT
-                limit_s = self._time_limit_s(timeouts, last=attempts + 1 == self.section.attempts)
-                reply = await self._attempt(server, path, as_reasoner(body) if reasoner and body else body, limit_s)
+                reply = await self._attempt(server, path, as_reasoner(body) if reasoner and body else body)
             if reply.body is not None:
-                self._seconds.append(time.monotonic() - started)
                 self._compare_prompt(body or {}, reply.body)
                 if reason := usable(reply.body):
                     reply = ServerReply(reply.body, reason, "the reply cannot be used")
@@ -220,10 +209,8 @@ class Client:
             else:
                 server.served()
             if all(server.gone for server in self._servers):
-                raise EngineError(
-                    f"no server answers ({self._urls}; last: {reply.detail}); check that it runs, its address with port and "
-                    "/v1, and timeout_s. Replies so far are stored; the same command resumes"
-                )
+                advice = "check that it runs, its address with port and /v1, and timeout_s; the same command resumes"
+                raise EngineError(f"no server answers ({self._urls}; last: {reply.detail}); {advice}")
 
             # Return the reply, or try again. A request that reached no server was no attempt.
             if reply.failure == "unreachable":
@@ -232,7 +219,6 @@ class Client:
                 self._reasoner = True
                 continue
             attempts += 1
-            timeouts += reply.failure == "timeout"
             if reply.failure is None or reply.failure == "refused" or attempts == self.section.attempts:
                 return self._final(reply)
             if reply.failure in ("server_error", "connection", "bad_reply"):
@@ -251,35 +237,12 @@ class Client:
         # An error while a broken connection is closed does not concern any reply.
         await asyncio.gather(*(connection.aclose() for connection in connections), return_exceptions=True)
 
-    @asynccontextmanager
-    async def _slot(self, new: bool) -> AsyncIterator[None]:
-        """Hold a slot. Only one of the `new` requests waits for it at a time, so failed requests are repeated before the end."""
-        async with self._new if new else nullcontext():
-            await self._slots.acquire()
-        try:
-            yield
-        finally:
-            self._slots.release()
-
     async def _choose(self, avoid: Server | None) -> Server:
         """Return the free server with the fewest requests under way, and `avoid` only if no other server is free."""
         while not (free := [server for server in self._servers if server.free(time.monotonic())]):
             rest_s = min(server.rests_until for server in self._servers) - time.monotonic()
             await asyncio.sleep(max(_CHECK_AGAIN_S, rest_s))
         return min(free, key=lambda server: (server is avoid, server.under_way))
-
-    def _time_limit_s(self, timeouts: int, last: bool) -> float:
-        """Return the time limit of an attempt: three times the 95th percentile of the seconds that replies took.
-
-        With `timeout_s` alone, requests that hang would hold their slots for long. The limit doubles for a request that runs
-        into it repeatedly, and the last attempt gets `timeout_s`, so a slow reply is not lost.
-        """
-        # The first replies of a round are its fastest.
-        if last or len(self._seconds) < min(max(_ENOUGH_REPLIES, self.section.concurrency), _MOST_REPLIES):
-            return self.section.timeout_s
-        usual_s = sorted(self._seconds)[int(0.95 * len(self._seconds))]
-        limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * usual_s)
-        return min(self.section.timeout_s, limit_s * 2 ** max(0, timeouts - 1))
 
     def _compare_prompt(self, sent: dict[str, Any], received: dict[str, Any]) -> None:
         """Warn once if a server counted far fewer prompt tokens than were sent: it has cut the prompt."""
@@ -290,35 +253,30 @@ class Client:
         if self._warned or not isinstance(counted, int) or not 0 < counted < _FAR_FEWER * least:
             return
         self._warned = True
-        size = f"{least:,} tokens" if prompt else f"{least:,} words ({len(text):,} characters)"
-        say(
-            f"warning: {self._urls} counted {counted:,} prompt tokens for {size}, so it may have cut the conversation; "
-            "serve the model with a longer context"
-        )
+        size = f"{least:,} tokens" if prompt else f"{least:,} words"
+        advice = "so it may have cut the conversation; serve the model with a longer context"
+        say(f"warning: {self._urls} counted {counted:,} prompt tokens for {size}, {advice}")
 
     def _final(self, reply: ServerReply) -> ServerReply:
         """Return the reply, unless too many requests in a row have failed."""
         self._failures = self._failures + 1 if reply.failure else 0
         if self._max_failures and self._failures >= self._max_failures:
             self._failures = 0  # the next run counts anew
-            raise EngineError(
-                f"the last {self._max_failures} requests to {self._urls} failed ({reply.failure}: {reply.detail}"
-                f"{self.hint(reply)}); replies so far are stored, and the same command asks for the rest"
-            )
+            why = f"{reply.failure}: {reply.detail}{self.hint(reply)}"
+            last = f"the last {self._max_failures} requests to {self._urls} failed"
+            raise EngineError(f"{last} ({why}); replies so far are stored, and the same command asks for the rest")
         return reply
 
     def _connect(self, server: Server) -> httpx2.AsyncClient:
         """Return an HTTP client for one request at a time to a server; proxies are for other machines only."""
         import httpx2
 
-        return httpx2.AsyncClient(
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
-            timeout=httpx2.Timeout(None, connect=min(_CONNECT_S, self.section.timeout_s)),
-            trust_env=urlsplit(server.url).hostname not in ("localhost", "127.0.0.1", "::1"),
-            verify=_ssl_context(),
-        )
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        timeout = httpx2.Timeout(None, connect=min(_CONNECT_S, self.section.timeout_s))
+        is_far = urlsplit(server.url).hostname not in ("localhost", "127.0.0.1", "::1")
+        return httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=is_far, verify=_ssl_context())
 
-    async def _attempt(self, server: Server, path: str, body: dict[str, Any] | None, limit_s: float) -> ServerReply:
+    async def _attempt(self, server: Server, path: str, body: Body) -> ServerReply:
         """Send a request once, within the time limit."""
         import httpx2
 
@@ -326,7 +284,7 @@ class Client:
         server.under_way += 1
         started = time.monotonic()
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(self.section.timeout_s):
                 reply = self._read(*await _send(connection, server.url + path, body))
         except TimeoutError:
             reply = self._failed("timeout", f"{server.url}: no reply in {time.monotonic() - started:.1f} s")
@@ -431,7 +389,6 @@ _FAILURES_IN_A_ROW = 8
 _RESTS_FROM_START, _RESTS = 3, 8
 _CHECK_AGAIN_S = 0.1
 _URL = re.compile(r"https?://([\w.-]+|\[[\da-f:.]+\])(:\d{1,5})?(/[^\s?#@]*)?", re.IGNORECASE)
-_LIMIT_FACTOR, _LEAST_LIMIT_S, _ENOUGH_REPLIES, _MOST_REPLIES = 3.0, 0.5, 20, 200
 
 
 def check_url(url: str) -> str:
@@ -442,9 +399,7 @@ def check_url(url: str) -> str:
     """
     if not _URL.fullmatch(url):
         shown = re.sub("//.*@", "//[...]@", url)
-        raise BadInput(
-            f"server: {shown!r} is no address such as http://localhost:8000/v1; keys are read from the environment only"
-        )
+        raise BadInput(f"server: {shown!r} is no address such as http://localhost:8000/v1 (without a key)")
     return url.rstrip("/")
 
 
@@ -506,15 +461,10 @@ def backoff_s(times: int, first_s: float) -> float:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that a Retry-After header asks for, as a number or a date (RFC 9110, 10.2.3)."""
+    """Return the seconds that a Retry-After header asks for; None without one, and for a date, which no model server sends."""
     value = headers.get("retry-after", "").strip()
-    if value.replace(".", "", 1).isdecimal() and value.isascii():
-        return min(float(value), _MAX_RETRY_AFTER_S)
-    try:
-        date = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    is_number = value.replace(".", "", 1).isdecimal() and value.isascii()
+    return min(float(value), _MAX_RETRY_AFTER_S) if is_number else None
 
 
 # --- Requests and replies of /chat/completions, for judges, simulators and assistants.

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
+Batch = list[list[int]]
+"""Indices of requests, one list for each distinct prompt."""
 
 # Rows leave the batch when this share of them is finished: copying the cache costs about one decode step.
 _COMPACT_SHARE = 0.2
@@ -99,7 +101,7 @@ class HfEngine:
         self,
         prompts: Sequence[tuple[int, ...]],
         limits: Sequence[int],
-        make: Callable[[list[list[int]]], Iterator[tuple[int, T]]],
+        make: Callable[[Batch], Iterator[tuple[int, T]]],
     ) -> Iterator[tuple[int, T]]:
         """Yield from `make` for each batch. Batches become smaller if the GPU's memory does not hold one."""
         import torch
@@ -116,10 +118,8 @@ class HfEngine:
                 except torch.OutOfMemoryError as error:
                     rows = sum(map(len, batch))
                     if len(batch) == 1:
-                        raise EngineError(
-                            f"the GPU's memory does not hold {rows} rows of one prompt ({one_line(error)}); leave more "
-                            "free, or lower probe.samples or the token limits"
-                        ) from error
+                        problem = f"the GPU's memory does not hold {rows} rows of one prompt ({one_line(error)})"
+                        raise EngineError(f"{problem}; lower probe.samples or the token limits") from error
                 else:
                     continue
                 self._room = replace(self.room, most_rows=rows // 2)
@@ -432,10 +432,8 @@ def _unwrapped(trainer: Any) -> Iterator[Any]:
     require("trl", "train", "the probe of a trainer under DeepSpeed")
     from trl.models.utils import unwrap_model_for_generation
 
-    kwargs = trainer.args.gradient_checkpointing_kwargs
-    with unwrap_model_for_generation(
-        trainer.model_wrapped, trainer.accelerator, gradient_checkpointing_kwargs=kwargs
-    ) as model:
+    options = {"gradient_checkpointing_kwargs": trainer.args.gradient_checkpointing_kwargs}
+    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **options) as model:
         yield model
 
 
@@ -472,9 +470,8 @@ def _rounded(model: Any, dtype: Any) -> Any:
     own = (model.get_base_model() if hasattr(model, "get_base_model") else model).state_dict()
     # A model in half precision has its own reasons for weights in float32.
     wide = {name.replace(".base_layer", "") for name in own if own[name].dtype == torch.float32 != model.dtype}
-    weights = {
-        name: each.detach().to(torch.float32 if name in wide else dtype) for name, each in _whole_weights(model).items()
-    }
+    whole = _whole_weights(model).items()
+    weights = {name: each.detach().to(torch.float32 if name in wide else dtype) for name, each in whole}
     fresh.load_state_dict(weights, assign=True)
     fresh.tie_weights()
     return fresh.to(model.device)  # the weights are there already, buffers such as the rotary frequencies are not
@@ -492,13 +489,11 @@ def _whole_weights(model: Any) -> dict[str, Any]:
     from nextturn.probe.models.weights import adapted_weight
 
     whole = model.get_base_model()
-    weights = {
-        name.replace(".base_layer", ""): tensor for name, tensor in whole.state_dict().items() if ".lora_" not in name
-    }
+    held = whole.state_dict().items()
+    weights = {name.replace(".base_layer", ""): tensor for name, tensor in held if ".lora_" not in name}
     adapted: dict[str, Any] = {name: layer for name, layer in whole.named_modules() if isinstance(layer, LoraLayer)}
     for name, layer in adapted.items():
         own, weight = adapted_weight(layer)
-        weights[f"{name.replace('.base_layer', '')}.{own}"] = weight + sum(
-            map(layer.get_delta_weight, layer.active_adapters)
-        )
+        update = sum(map(layer.get_delta_weight, layer.active_adapters))
+        weights[f"{name.replace('.base_layer', '')}.{own}"] = weight + update
     return weights

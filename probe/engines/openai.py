@@ -86,33 +86,28 @@ class OpenAIEngine:
     def _raise_any(self, failed: Sequence[ServerReply], requests: int) -> None:
         if failed:
             example = {reply.failure: f"{reply.detail}{self.client.hint(reply)}" for reply in reversed(failed)}
-            reasons = Counter(reply.failure for reply in failed).most_common()
-            raise EngineError(
-                f"{len(failed)} of {requests} requests failed ("
-                + "; ".join(f"{count} {reason}, such as: {example[reason]}" for reason, count in reasons)
-                + "); completed replies are stored, and the same command asks for the rest"
-            )
+            counts = Counter(reply.failure for reply in failed).most_common()
+            reasons = "; ".join(f"{count} {reason}, such as: {example[reason]}" for reason, count in counts)
+            kept = "completed replies are stored, and the same command asks for the rest"
+            raise EngineError(f"{len(failed)} of {requests} requests failed ({reasons}); {kept}")
 
     def _completion_body(self, request: Request) -> dict[str, Any]:
         stops = self._stop_strings(request)[:_MAX_STOPS]
-        return {
-            **self._prompt(request.prompt_ids),
-            "max_tokens": request.max_tokens,
-            "temperature": request.temperature,
+        body = {**self._prompt(request.prompt_ids), "temperature": request.temperature}
+        body |= {"max_tokens": request.max_tokens} | {
             "seed": request.seed & 0x7FFFFFFF,
             **({"stop": stops} if stops else {}),
-            **({"stop_token_ids": list(request.stop_ids)} if self.section.extras else {}),
         }
+        return body | ({"stop_token_ids": list(request.stop_ids)} if self.section.extras else {})
 
     def _prompt(self, ids: tuple[int, ...]) -> dict[str, Any]:
         extras = _EXTRAS if self.section.extras else {}
         return {"model": self.client.model, "prompt": list(ids), **PLAIN_SAMPLING, **extras}
 
     def _stop_strings(self, request: Request) -> list[str]:
-        texts = dict.fromkeys(
-            str(self.tokenizer.decode([token], clean_up_tokenization_spaces=False)) for token in request.stop_ids
-        )
-        return [text for text in texts if text.strip()]
+        decode = self.tokenizer.decode
+        texts = (str(decode([token], clean_up_tokenization_spaces=False)) for token in request.stop_ids)
+        return [text for text in dict.fromkeys(texts) if text.strip()]
 
     def _completion(self, request: Request, body: dict[str, Any]) -> Completion:
         """Return a completion without its stop token, in the text as well as in the count."""

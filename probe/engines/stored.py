@@ -121,10 +121,8 @@ class StoredEngine:
         self.engine = engine
         self._identity = f"{model.weights_sha256 or model.path} {model.template_sha256} {engine.name}"
         self._files = ExitStack()
-        self._completions, self._batches, self._scores = (
-            self._files.enter_context(closing(Cache(folder / f"{name}.jsonl", check)))
-            for name in ("generations", "batches", "scores")
-        )
+        caches = [Cache(folder / f"{name}.jsonl", check) for name in ("generations", "batches", "scores")]
+        self._completions, self._batches, self._scores = (self._files.enter_context(closing(each)) for each in caches)
 
     @property
     def hits(self) -> int:

@@ -134,10 +134,8 @@ class VllmEngine:
         if most and needed > most:
             key = f"{self.where}.vllm.max_model_len"
             limit = key if set_length else "max_position_embeddings in the model's config.json"
-            raise BadInput(
-                f"{self.folder.name}: the longest request takes {needed:,} tokens ({prompt:,} + {new:,} new), and {limit} is "
-                f"{most:,}; raise {key}, lower the limit of new tokens, or remove the longest items"
-            )
+            problem = f"the longest request takes {needed:,} tokens ({prompt:,} + {new:,} new), and {limit} is {most:,}"
+            raise BadInput(f"{self.folder.name}: {problem}; raise {key}, or lower the limit of new tokens")
         if self._llm is None or needed > self._length:
             self.close()
             room = max(_LEAST_LENGTH, 2 * needed)
@@ -172,16 +170,13 @@ class VllmEngine:
                 enable_prefix_caching=caches_prefixes(self._config),
             )
         except (VLLMError, RuntimeError, ValueError, OSError, ImportError, AssertionError) as error:
-            advice = (
-                f"if memory is short, lower {self.where}.vllm.gpu_memory_utilization or {self.where}.vllm.max_model_len"
-            )
+            key = f"{self.where}.vllm"
+            advice = f"if memory is short, lower {key}.gpu_memory_utilization or {key}.max_model_len"
             # vLLM imports torchvision for every Qwen3.5, also for one without images.
             if "failed to be inspected" in str(error):
                 advice = "its Qwen3.5 needs a torchvision that fits this torch; try `python -c 'import torchvision'`"
-            raise EngineError(
-                f"{folder.name}: vLLM {vllm.__version__} could not load it ({one_line(error)}); see its own lines above; "
-                f"{advice}; or hf in place of vllm in {self.where}"
-            ) from error
+            problem = f"vLLM {vllm.__version__} could not load it ({one_line(error)}); see its own lines above"
+            raise EngineError(f"{folder.name}: {problem}; {advice}; or hf in place of vllm in {self.where}") from error
 
 
 def sampling(request: Request) -> dict[str, Any]:
@@ -190,12 +185,9 @@ def sampling(request: Request) -> dict[str, Any]:
     A greedy request has a seed, too: vLLM draws one from numpy's generator for each request without it, and GRPO's vLLM shares
     that generator with training, which would sample otherwise after a resume that repeats no probe.
     """
-    return {
-        "temperature": request.temperature,
-        "max_tokens": request.max_tokens,
-        "stop_token_ids": list(request.stop_ids),
-        "seed": request.seed,
-    }
+    stops = list(request.stop_ids)
+    limits = {"max_tokens": request.max_tokens, "stop_token_ids": stops}
+    return {"temperature": request.temperature, "seed": request.seed, **limits}
 
 
 def completion(output: Any, tokenizer: Any) -> Completion:
@@ -255,10 +247,8 @@ def outputs(
             if isinstance(error, VLLMClientError):
                 raise BadInput(f"{name}: vLLM refused a request: {one_line(error)}") from None
             if isinstance(error, VLLMError | RuntimeError):
-                raise EngineError(
-                    f"{name}: vLLM failed with {len(order) - start} requests left ({one_line(error)}); see its own lines "
-                    f"above. {advice}"
-                ) from error
+                problem = f"vLLM failed with {len(order) - start} requests left ({one_line(error)})"
+                raise EngineError(f"{name}: {problem}; see its own lines above. {advice}") from error
             raise
         yield from zip(chunk, made, strict=True)
 
@@ -303,13 +293,9 @@ def end_with_this_process(children: Iterable[BaseProcess]) -> subprocess.Popen[b
     """
     pids = " ".join(str(child.pid) for child in children)
     # The pipe closes with this process. Ctrl-C reaches all processes of a session, so the guard has its own.
-    return subprocess.Popen(
-        ["/bin/sh", "-c", f"read _; kill -9 {pids}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = ["/bin/sh", "-c", f"read _; kill -9 {pids}"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, **silent)
 
 
 # --- The import of vLLM.
@@ -341,10 +327,8 @@ def import_vllm() -> Any:
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "vllm"
         state = "is not installed" if missing else f"does not load, as with another torch ({one_line(error)})"
-        raise BadInput(
-            f"the engine vllm needs the package vllm, which {state}; on a machine with a GPU: pip install 'nextturn[vllm]', "
-            "without the constraints file. Or set `engine: hf`"
-        ) from None
+        ways = "pip install 'nextturn[vllm]' on a machine with a GPU, without the constraints file, or `engine: hf`"
+        raise BadInput(f"the engine vllm needs the package vllm, which {state}; {ways}") from None
     return vllm
 
 
@@ -362,7 +346,5 @@ def check_versions() -> None:
         except PackageNotFoundError:
             continue
         if not SpecifierSet(SUPPORTED).contains(installed, prereleases=True):
-            raise BadInput(
-                f"the engine vllm needs vllm{SUPPORTED}, and {package} {installed} is installed; "
-                f"pip install '{package}{SUPPORTED}', without the constraints file. Or set `engine: hf`"
-            )
+            ways = f"pip install '{package}{SUPPORTED}', without the constraints file, or `engine: hf`"
+            raise BadInput(f"the engine vllm needs vllm{SUPPORTED}, and {package} {installed} is installed; {ways}")

@@ -29,10 +29,7 @@ def get_judge(name: str, server: ServerSection | None = None) -> Judge:
     if name != "llm":
         raise BadInput(f"judge: given {name!r}, expected rules, llm or MODULE:CLASS")
     if server is None or not server.urls:
-        raise BadInput(
-            "judge llm has no server: set `judge_server: {urls: [http://HOST:PORT/v1]}` under probe:, or "
-            '--probe.judge_server "{urls: [...]}"'
-        )
+        raise BadInput("judge llm has no server: set `judge_server: {urls: [http://HOST:PORT/v1]}` under probe:")
     from nextturn.probe.judges.llm import LlmJudge
 
     return LlmJudge(server)

@@ -119,9 +119,7 @@ def _constant_part() -> str:
     letter_of = {label: letter for letter, label in LETTERS.items()}
     examples = []
     for example in words["examples"]:
-        turns = [
-            f"  Message: {turn}\n  {letter_of[label]}, {label}: {why}" for label, turn, why, *_ in example["turns"]
-        ]
+        turns = [f"  Message: {turn}\n  {letter_of[of]}, {of}: {why}" for of, turn, why, *_ in example["turns"]]
         examples.append("\n".join([f"User: {example['user']}", f"Assistant: {example['assistant']}", *turns]))
     parts = [words["task"], "\n".join(labels), words["rules"], "Examples:", *examples, words["data"]]
     return "\n\n".join(part.strip() for part in parts)
@@ -137,11 +135,8 @@ def prompt(case: Case) -> str:
 
 def conversation(messages: Sequence[dict[str, str]]) -> str:
     """Return all messages; of a very long conversation, those up to the first question and as many of the last as fit."""
-    blocks = [
-        f'<message from="{harmless(message["role"])}">\n{shortened(harmless(message["content"]), MESSAGE_LIMIT)}\n'
-        "</message>"
-        for message in messages
-    ]
+    texts = [(harmless(each["role"]), shortened(harmless(each["content"]), MESSAGE_LIMIT)) for each in messages]
+    blocks = [f'<message from="{role}">\n{text}\n</message>' for role, text in texts]
     head = next((index for index, message in enumerate(messages) if message["role"] == "user"), 0) + 1
     start, size = len(blocks) - 1, sum(map(len, blocks[:head])) + len(blocks[-1])
     while start > head and size + len(blocks[start - 1]) <= CONVERSATION_LIMIT:

@@ -26,9 +26,8 @@ class OwnJudge:
         self._own = Own(name, where, "labels", {})
         version = getattr(self._own.made, "version", None)
         if not isinstance(version, str):
-            raise BadInput(
-                f"{where}: {name} has the version {version!r}; expected text that changes whenever a label could change"
-            )
+            expected = "text that changes whenever a label could change"
+            raise BadInput(f"{where}: {name} has the version {version!r}; expected {expected}")
         self.version = f"{name} {version}"
 
     def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:

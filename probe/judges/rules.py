@@ -1,7 +1,7 @@
 """The offline judge: rules settle the clear cases, and a score over named signals decides the rest. No model, no network.
 
 A turn goes through four steps. Text that is not speech is removed (`text.clean`). Turn and context are cut into words and
-sentences (`Turn`). Rules settle what is clear (`settle`). Everything else is weighed (`signals`, `label_scores`). The
+sentences (`Turn`). Rules settle what is clear (`settle`). Everything else is weighed (`signals`). The
 words, phrases and weights are in `rules.yaml`. The judge reads English only and leaves other languages unscored. Text
 aimed at the judge never counts as a verdict.
 """
@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from nextturn.probe.judges.verdicts import GENUINE, Case, Verdict
+from nextturn.probe.text import words as wording
 from nextturn.probe.text.words import (
-    clean,
     content_stems,
     is_number,
     ngrams,
     phrases,
-    rule_data,
     sentences,
     stem,
     stems,
@@ -48,8 +47,11 @@ class RulesJudge:
         if (settled := settle(turn)) is not None:
             label, rule = settled
             return Verdict(label, rule if label is None else None, f"rule: {rule}{note}")
-        values, weights = signals(turn), rule_data().weights
-        best = best_label(label_scores(values, weights, rule_data().bias))
+        values, weights, scores = signals(turn), wording.rule_data().weights, dict(wording.rule_data().bias)
+        for name, row in weights.items():
+            for label, weight in row.items():
+                scores[label] += weight * values[name]
+        best = max(scores, key=lambda label: scores[label])  # of labels with equal points the first
         # The three signals that changed this label's score most.
         points = [(name, row[best] * values[name]) for name, row in weights.items() if best in row]
         largest = sorted((point for point in points if abs(point[1]) >= 0.05), key=lambda point: -abs(point[1]))[:3]
@@ -106,7 +108,7 @@ class Turn:
     """
 
     def __init__(self, case: Case) -> None:
-        self.text, self.markup, self.aimed, self.leads_on = clean(case.user_turn)
+        self.text, self.markup, self.aimed, self.leads_on = wording.clean(case.user_turn)
         self.questions = [message["content"] for message in case.messages if message["role"] == "user"]
         answers = [message["content"] for message in case.messages if message["role"] == "assistant"]
         self.answer = answers[-1] if answers else ""
@@ -338,8 +340,7 @@ def _repeated(turn: Turn) -> dict[str, float]:
     return {
         "question_likeness": max(map(likeness, turn.questions), default=0),
         "in_answer": in_answer,
-        # repeats the answer and asks nothing
-        "echo": 0.0 if turn.asks else in_answer,
+        "echo": 0.0 if turn.asks else in_answer,  # repeats the answer and asks nothing
         "answer_numbers": float(any(map(is_number, content & (turn.in_answer - turn.in_question)))),
     }
 
@@ -380,11 +381,8 @@ def _voice(turn: Turn) -> dict[str, float]:
 
     first_person = share(sentence for sentence in spoken if sentence.has("first_person"))
     # A request about the answer, or with a pronoun for something in it, continues the exchange: it is no task of its own.
-    alone = [
-        sentence
-        for index, sentence in enumerate(spoken)
-        if not sentence.mentions_answer and (index or not turn.points_back)
-    ]
+    first = 1 if turn.points_back else 0
+    alone = [sentence for sentence in spoken[first:] if not sentence.mentions_answer]
     opens_alone = bool(alone) and alone[0] is spoken[0]
     return {
         "assistant_voice": share(sentence for sentence in spoken if sentence.has("assistant", "assistant_opening")),
@@ -424,25 +422,5 @@ def _odd(word: str) -> bool:
     That is capitals inside, five consonants in a row, no vowel, or 16 letters and more.
     """
     lower = word.lower()
-    return bool(
-        len(word) >= 16
-        or _CAMEL.search(word)
-        or _CONSONANTS.search(lower)
-        or (len(word) >= 4 and not any(vowel in lower for vowel in "aeiouy"))
-    )
-
-
-def label_scores(
-    values: Mapping[str, float], weights: Mapping[str, Mapping[str, float]], bias: Mapping[str, float]
-) -> dict[str, float]:
-    """Return the points of each label: its bias and every signal times its weight. `values` must hold every signal."""
-    scores = dict(bias)
-    for name, row in weights.items():
-        for label, weight in row.items():
-            scores[label] += weight * values[name]
-    return scores
-
-
-def best_label(scores: Mapping[str, float]) -> str:
-    """Return the label with most points. Of labels with equal points, the first wins."""
-    return max(scores, key=lambda label: scores[label])
+    voiceless = len(word) >= 4 and not any(vowel in lower for vowel in "aeiouy")
+    return voiceless or len(word) >= 16 or bool(_CAMEL.search(word) or _CONSONANTS.search(lower))

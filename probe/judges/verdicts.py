@@ -19,16 +19,9 @@ import yaml
 from nextturn.probe.text.words import content_stems
 
 LABELS: tuple[str, ...] = (
-    "genuine_followup",
-    "user_restatement",
-    "assistant_restatement",
-    "role_drift",
-    "new_task",
-    "meta_planning",
-    "generic_filler",
-    "malformed",
-    "degenerate",
-)
+    "genuine_followup", "user_restatement", "assistant_restatement", "role_drift", "new_task", "meta_planning",
+    "generic_filler", "malformed", "degenerate",
+)  # fmt: skip
 GENUINE = "genuine_followup"
 ROUGH = "follow-up, rules (rough, loose)"
 """The name of rates by `rules`, which was fitted on labels by the loose definition of a genuine follow-up."""

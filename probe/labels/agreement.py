@@ -14,9 +14,8 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -29,36 +28,24 @@ from nextturn.probe.judges.verdicts import GENUINE, LABELS, Case, Judge
 from nextturn.probe.kept import Texts, add_questions_argument, texts_in
 from nextturn.probe.labels.turns import KnownLabel, read_rows
 
-DRAWN = (
-    "These rows were drawn by `probe label` with unequal chances, more of what the judge calls genuine: the rates and the "
-    "bias are those of the rows, and `probe correct` gives those of the runs."
-)
+DRAWN = """These rows were drawn by `probe label`, more of what the judge calls genuine: rates and bias are those of the rows.
+`probe correct` gives those of the runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("labels", type=Path, help='JSONL of {"messages", "user_turn", "label"}')
-    parser.add_argument(
-        "recipe",
-        type=Path,
-        nargs="?",
-        help="a recipe with probe.judge and probe.judge_server, which the judge llm asks",
-    )
+    recipe = "a recipe with probe.judge and probe.judge_server, which the judge llm asks"
+    parser.add_argument("recipe", type=Path, nargs="?", help=recipe)
     parser.add_argument("--judge", help="which judge: rules, llm, MODULE:CLASS (default: the recipe's, or rules)")
-    parser.add_argument(
-        "--by",
-        default="",
-        metavar="FIELDS",
-        help="a table with a row per group: fields of the rows, such as model,source,temperature",
-    )
+    fields = "a table with a row per group: fields of the rows, such as model,source,temperature"
+    parser.add_argument("--by", default="", metavar="FIELDS", help=fields)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     add_questions_argument(parser)
 
 
 def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     if overrides and arguments.recipe is None:
-        raise BadInput(
-            f"{overrides[0]}: no such option; keys of a recipe need the recipe: LABELS RECIPE {overrides[0]} ..."
-        )
+        raise BadInput(f"{overrides[0]}: no such option; keys of a recipe need the recipe: LABELS RECIPE OPTIONS")
     rows = read_labelled(arguments.labels, texts_in(arguments.questions))
     names = [name.strip() for name in arguments.by.split(",") if name.strip()]
     known = sorted({name for row in rows for name in row.fields})
@@ -74,8 +61,7 @@ def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
         print(f"\n{DRAWN}")
 
 
-@dataclass(frozen=True)
-class LabelledTurn:
+class LabelledTurn(NamedTuple):
     """A case with its human label.
 
     Attributes:
@@ -86,7 +72,7 @@ class LabelledTurn:
     case: Case
     label: str
     conversation: str
-    fields: Mapping[str, str | float | bool] = field(default_factory=dict)
+    fields: Mapping[str, str | float | bool] = {}
 
 
 class _Message(BaseModel):
@@ -113,9 +99,8 @@ def read_labelled(path: Path, texts: Texts | None = None) -> list[LabelledTurn]:
     for number, row in read_rows(path, _LabelledRow, texts or {}):  # a judge needs the text
         messages = tuple(message.model_dump() for message in row.messages)
         if messages[-1]["role"] != "assistant":
-            raise DataError(
-                f"{path}:{number}: messages: the last is of {messages[-1]['role']!r}, expected the assistant"
-            )
+            last = messages[-1]["role"]
+            raise DataError(f"{path}:{number}: messages: the last is of {last!r}, expected the assistant")
         question = next((message["content"] for message in messages if message["role"] == "user"), "")
         values = {"label": row.label, **(row.model_extra or {})}
         plain = {name: value for name, value in values.items() if isinstance(value, str | int | float) and name != "id"}
@@ -212,10 +197,9 @@ def _figure(name: str, estimate: stats.Estimate, interval: str = "") -> dict[str
 def format_agreement(report: Mapping[str, Any]) -> str:
     """Return the figures, and a table of the groups, as plain text."""
     whole, *groups = report["groups"]
-    lines = [
-        f"judge {report['judge']}{' (fitted on loose labels)' if report['judge'].startswith('rules') else ''}: "
-        f"{report['n']} turns, {report['n_scored']} scored, {report['judge_calls']} calls"
-    ]
+    fitted = " (fitted on loose labels)" if report["judge"].startswith("rules") else ""
+    counts = f"{report['n']} turns, {report['n_scored']} scored, {report['judge_calls']} calls"
+    lines = [f"judge {report['judge']}{fitted}: {counts}"]
     lines += [f"  unscored, {reason}: {count}" for reason, count in report["unscored"].items()]
     for name, figures in (("genuine or not", report["binary"]), ("all labels", report["full"])):
         lines.append(f"{name:15} kappa {shown(figures, 'kappa')}   accuracy {shown(figures, 'accuracy')}%")

@@ -38,9 +38,8 @@ Group = tuple[str | None, str | None]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, or a training run")
     add_questions_argument(parser)
-    parser.add_argument(
-        "--labels", type=Path, metavar="FILE", help="output of `probe label` (default: labels.jsonl in a DIR)"
-    )
+    labels = "output of `probe label` (default: labels.jsonl in a DIR)"
+    parser.add_argument("--labels", type=Path, metavar="FILE", help=labels)
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write corrected.json there")
     parser.add_argument("--force", action="store_true", help="use labels of several annotators together")
 
@@ -85,10 +84,8 @@ def correct(runs: Sequence[FinishedRun], paths: Sequence[Path], force: bool = Fa
         DataError: A row of a file is not in the format of `probe label`.
     """
     if problems := differences(runs):
-        raise IncomparableRuns(
-            f"these runs were measured differently: {'; '.join(problems)}. Probe them with the same settings, or correct each "
-            "by itself"
-        )
+        ways = "Probe them with the same settings, or correct each by itself"
+        raise IncomparableRuns(f"these runs were measured differently: {'; '.join(problems)}. {ways}")
     return correction_of(runs, paths, force)
 
 
@@ -163,10 +160,8 @@ def _refuse_mixture(labels: Iterable[Label], force: bool) -> tuple[str, ...]:
     definitions = len(set(made.values()))
     if definitions > 1 or (len(made) > 1 and not force):
         unlike = "by the loose and the strict definition" if definitions > 1 else "of several annotators"
-        raise IncomparableRuns(
-            f"labels {unlike} are not compared ({'; '.join(made)}); name one file with --labels, or correct each run by "
-            f"itself{'' if definitions > 1 else ', or add --force'}"
-        )
+        ways = "name one file with --labels, or correct each run by itself" + ", or add --force" * (definitions == 1)
+        raise IncomparableRuns(f"labels {unlike} are not compared ({'; '.join(made)}); {ways}")
     return tuple(made)
 
 
@@ -273,9 +268,7 @@ def correction_table(correction: Correction) -> str:
     cells = [rate for rate in correction.rates if rate.set and rate.temperature]
     turns, judged = sum(rate.corrected.n for rate in cells), sum(rate.judged.n for rate in cells)
     if judged < turns:
-        notes.append(
-            f"{turns - judged} of {turns} turns are unscored: corrected rates include them, judged rates do not"
-        )
+        notes.append(f"{turns - judged} of {turns} turns are unscored: in corrected rates, in no judged rate")
     first, *lines = aligned(rows)
     return "\n".join([*notes, "", first, "-" * max(map(len, [first, *lines])), *lines])
 

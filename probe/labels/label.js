@@ -85,12 +85,17 @@ byId("unsure").addEventListener("change", keepUnsure);
 byId("back").addEventListener("click", () => go(at - 1));
 byId("next").addEventListener("click", () => go(at + 1));
 byId("save").addEventListener("click", save);
-onKeys({
+const ACTIONS = {
   ...Object.fromEntries(Object.entries(DATA.keys).map(([key, label]) => [key, () => keep(label)])),
   u: () => { byId("unsure").checked = !byId("unsure").checked; keepUnsure(); },
   b: () => go(at - 1),
   n: () => go(at + 1),
   "?": () => { byId("guide").open = !byId("guide").open; },
-}, false);
+};
+document.addEventListener("keydown", event => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || !Object.hasOwn(ACTIONS, event.key)) return;
+  event.preventDefault();
+  ACTIONS[event.key]();
+});
 at = nextUnlabelled(0);
 show();

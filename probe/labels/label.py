@@ -51,19 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, or a training run")
     add_questions_argument(parser)
     parser.add_argument("--n", type=int, default=60, help="user turns to draw from each run (default 60)")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the draw (default 0); a larger --n adds to the same draw"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the labels (default: DIR/labels.jsonl of a single DIR)"
-    )
-    parser.add_argument("--page", type=Path, metavar="FILE", help="the page (default: label.html next to the labels)")
-    parser.add_argument(
-        "--import", dest="saved", type=Path, metavar="FILE", help="add the labels that the page saved, and exit"
-    )
-    parser.add_argument(
-        "--annotator", metavar="NAME", help="who labels (default: who labelled the file so far, or $USER)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="seed; a larger --n adds to the same draw (default 0)")
+    labels = "the labels (default: DIR/labels.jsonl of a single DIR); the page is label.html beside them"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=labels)
+    saved = "add the labels that the page saved, and exit"
+    parser.add_argument("--import", dest="saved", type=Path, metavar="FILE", help=saved)
+    annotator = "who labels (default: who labelled the file so far, or $USER)"
+    parser.add_argument("--annotator", metavar="NAME", help=annotator)
     parser.add_argument("--annotator-kind", choices=("person", "model"), default="person", help="default: person")
     again = f"show {REPEATED} turns of these labels once more, for the agreement of two readings; --import prints it"
     parser.add_argument("--repeat", type=Path, metavar="FILE", help=again)
@@ -116,7 +110,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not groups:
         print(f"{out}: all are labelled; `nextturn probe correct` uses these labels")
         return
-    path = arguments.page or out.with_name("label.html")
+    path = out.with_name("label.html")
     write_atomic(path, page(groups))
     print(f"{path}: open this page in a browser, label the turns and save the file; --import FILE adds it to {out}")
     print(f"labels are {groups[0][0].made_by}; --annotator NAME changes that")
@@ -211,10 +205,8 @@ def draw(turns: Sequence[JudgedTurn], n: int, seed: int) -> list[DrawnTurn]:
     for name in dict.fromkeys(turn.run for turn in turns):
         sizes = {key: len(members) for key, members in strata.items() if key[0] == name}
         if n < len(sizes):
-            raise BadInput(
-                f"--n {n}: {name} has {len(sizes)} strata (set, temperature, and judged genuine, not genuine or unscored), "
-                f"expected at least --n {len(sizes)}"
-            )
+            strata_of = f"{len(sizes)} strata (set, temperature, and judged genuine, not genuine or unscored)"
+            raise BadInput(f"--n {n}: {name} has {strata_of}, expected at least --n {len(sizes)}")
         for key, count in shares(sizes, n).items():
             members = sorted(strata[key], key=lambda turn: turn.key)
             rng = random.Random(json.dumps([seed, members[0].key[0], *key[1:]]))
@@ -255,9 +247,7 @@ def page(groups: Sequence[Sequence[DrawnTurn]]) -> str:
     Args:
         groups: Turns of the same words. The first of a group is shown, and its label is saved for all of them.
     """
-    from markupsafe import Markup
-
-    from nextturn.probe.report.page import as_script, packaged, page_template, policy
+    from nextturn.probe.report.page import packaged, rendered
 
     words = prompt_parts()  # the judge `llm` reads the same definition and examples
     keys = {str(number): label for number, label in enumerate(LABELS, start=1)}
@@ -267,13 +257,9 @@ def page(groups: Sequence[Sequence[DrawnTurn]]) -> str:
     store = sha256_text(json.dumps([turn.turn_sha256 for group in groups for turn in group]))
     turns = [[turn.model_dump(by_alias=True) for turn in group] for group in groups]
     data = {"keys": keys, "turns": turns, "store": store}
-    return page_template(packaged("labels/label.html")).render(
-        policy=policy(style, script),
-        meanings=[(key_of[label], label, meaning) for label, meaning in words["labels"].items()],
-        rules=words["rules"].strip().split("\n"),
-        examples=[{**each, "turns": [turn[:3] for turn in each["turns"]]} for each in words["examples"]],
-        keys=keys,
-        style=Markup(style),
-        script=Markup(script),
-        data=Markup(as_script(data)),
-    )
+    guide = {
+        "meanings": [(key_of[label], label, meaning) for label, meaning in words["labels"].items()],
+        "rules": words["rules"].strip().split("\n"),
+        "examples": [{**each, "turns": [turn[:3] for turn in each["turns"]]} for each in words["examples"]],
+    }
+    return rendered("labels/label.html", style, script, data, keys=keys, **guide)

@@ -163,23 +163,15 @@ def user_turns(run: FinishedRun) -> list[JudgedTurn]:
             continue
         messages = tuple({"role": message["role"], "content": message["content"]} for message in row["messages"])
         text = row["user_turn"] or ""
-        turn = JudgedTurn(
-            run=run.name,
-            model=model.path,
-            weights_sha256=model.weights_sha256,
-            set=str(row["set"]),
-            item=str(row["item"]),
-            cluster=cluster_of(row),
-            temperature=row["temperature"],
-            sample=row["sample"],
-            turn_sha256=row.get("turn_sha256") or turn_hash(messages, text),
-            judge=judge if isinstance(judge, str) else json.dumps(judge),
-            messages=messages,
-            user_turn=text,
-            cut=bool(row["user_cut"]),
-            judged=row["label"],
-        )
-        turns.append(turn)
+        facts = {
+            "run": run.name, "model": model.path, "weights_sha256": model.weights_sha256,
+            "set": str(row["set"]), "item": str(row["item"]), "cluster": cluster_of(row),
+            "temperature": row["temperature"], "sample": row["sample"], "messages": messages, "user_turn": text,
+            "turn_sha256": row.get("turn_sha256") or turn_hash(messages, text),
+            "judge": judge if isinstance(judge, str) else json.dumps(judge),
+            "judged": row["label"], "cut": bool(row["user_cut"]),
+        }  # fmt: skip
+        turns.append(JudgedTurn.model_validate(facts))
     if all(turn.judged is None for turn in turns):
         raise BadInput(f"{path}: no judged user turn, so there is nothing to label or correct")
     return turns
@@ -199,11 +191,9 @@ def read_rows(path: Path, kind: type[Row], texts: Texts | None = None) -> Iterat
             yield number, kind.model_validate(restored(row, texts, f"{path}:{number}"))
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
-            key = ".".join(map(str, problem["loc"]))
+            key, expected = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
             given = visible(f"{problem['input']!r:.60}")
-            raise DataError(
-                f"{path}:{number}: {key}: {problem['msg'].removeprefix('Value error, ')}; given {given}"
-            ) from None
+            raise DataError(f"{path}:{number}: {key}: {expected}; given {given}") from None
 
 
 def read_labels(path: Path) -> list[Label]:
@@ -234,7 +224,6 @@ def labels_of_turns(turns: Sequence[JudgedTurn], labels: Sequence[Label], path: 
     for label in ours:
         if label.key not in keys:
             problem = "another text" if label.key[:-1] in {key[:-1] for key in keys} else "no user turn"
-            raise BadInput(
-                f"{path}: a label for {label}, where the given runs have {problem}; expected labels of the same probe run"
-            )
+            expected = "labels of the same probe run"
+            raise BadInput(f"{path}: a label for {label}, where the given runs have {problem}; expected {expected}")
     return ours

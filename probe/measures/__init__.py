@@ -11,9 +11,7 @@ from nextturn.probe.measures.doubted import Doubted
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.measures.sharded import Sharded
 
-MEASURES: dict[str, type[Measure]] = {
-    measure.name: measure for measure in (Sharded, Doubted, Accuracy, Clarify, Followup)
-}
+MEASURES: dict[str, type[Measure]] = {each.name: each for each in (Sharded, Doubted, Accuracy, Clarify, Followup)}
 """The measures of this package, in the order of their rows in samples.jsonl."""
 
 
@@ -27,8 +25,6 @@ def measure_named(name: str) -> type[Measure]:
         return MEASURES[name]
     found = load_own(name, "measures", f"{', '.join(MEASURES)}, or MODULE:CLASS")
     if not (isinstance(found, type) and issubclass(found, Measure) and found.figures) or found.name in MEASURES:
-        raise DataError(
-            f"measures: {name} is {found!r:.80}, expected a subclass of nextturn.probe.measures.base.Measure with `figures` and a "
-            "name that no other measure has"
-        )
+        expected = "a subclass of nextturn.probe.measures.base.Measure with `figures` and a name of its own"
+        raise DataError(f"measures: {name} is {found!r:.80}, expected {expected}")
     return found

@@ -14,7 +14,7 @@ from nextturn.probe.engines.base import Completion
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.judges.answers import RIGHT, answer_case
 from nextturn.probe.judges.verdicts import Verdict
-from nextturn.probe.measures.base import Asking, Figure, Grade, Measure, Reply, answer_in, count
+from nextturn.probe.measures.base import Asking, Figure, Grade, Measure, Reply, answer_in
 from nextturn.probe.questions.sets import Item
 from nextturn.probe.text import grading
 from nextturn.probe.text.equality import is_number, same_answer
@@ -27,9 +27,7 @@ class Accuracy(Measure):
     """Whether the reply to a question gives the right answer."""
 
     takes = "answers"
-    kinds = {
-        "accuracy": "accuracy",
-    }
+    kinds = {"accuracy": "accuracy"}
     replies = 0
     figures = (
         Figure("lenient", lambda row: row["lenient"], "lenient accuracy"),
@@ -50,7 +48,7 @@ class Accuracy(Measure):
     def count(cls, rows: Sequence[Row]) -> dict[str, Any]:
         """Return both rates, and how many replies had each outcome."""
         outcomes = {kind: sum(row["outcome"] == kind for row in rows) for kind in get_args(grading.Outcome)}
-        return {**count(cls.figures, rows), "outcomes": outcomes}
+        return {**super().count(rows), "outcomes": outcomes}
 
 
 def answer_kind(item: Item) -> str:
@@ -85,21 +83,16 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
     graded_as = answer_kind(item) if grader is None else "grader"
     outcome = grading.outcome(text, truncated, item.options)
     answers = (item.answer, *item.aliases)
-    if graded_as == "grader" or item.options:
-        read = (
-            grading.lenient_letter(text, item.options, truncated)
-            if item.options
-            else grading.lenient_answer(text, truncated)
-        )
-        strict = grading.strict_letter(text, item.options)
+    if item.options:
+        strict, read = grading.strict_letter(text, item.options), grading.lenient_letter(text, item.options, truncated)
         graded = [(strict == answer, read == answer, read) for answer in answers]
-        if grader is not None:
-            graded = [
-                (right, right, read)
-                for right in (bool(grader(after_thinking(text) or "", answer)) for answer in answers)
-            ]
-    else:
+    elif grader is None:
         graded = [_graded(text, answer, truncated) for answer in answers]
+    else:
+        graded = [(False, False, grading.lenient_answer(text, truncated))]
+    if grader is not None:
+        rights = (bool(grader(after_thinking(text) or "", answer)) for answer in answers)
+        graded = [(right, right, graded[0][2]) for right in rights]
     # The answer by which the reply is right, if there is one
     strict_right, right, extracted = max(graded, key=lambda each: each[:2])
     # The outcome is read from marks and numbers. A formula, words, and what a grader takes for right are answers, too.

@@ -126,20 +126,20 @@ Values = dict[str, list[float]]
 """The values of a figure by cluster: all that an interval or a paired difference needs."""
 
 
+ByTraining = dict[tuple[str, str], list[float]]
+"""The values of a figure by (training, cluster)."""
+
+
 def values_of(figure: Figure, rows: Iterable[Row]) -> Values:
     """Return a figure's values by cluster, before anything is subtracted."""
-    found, other = (defaultdict[tuple[str, str], list[float]](list) for _ in range(2))
+    found, other = ByTraining(), ByTraining()
     for row in rows:
         key = str(row.get("training", "")), cluster_of(row)
         if (value := figure.of(row)) is not None:
-            found[key].append(value)
+            found.setdefault(key, []).append(value)
         if figure.less and (value := figure.less(row)) is not None:
-            other[key].append(float(value))
+            other.setdefault(key, []).append(float(value))
     return by_cluster(figure, found, other)
-
-
-ByTraining = Mapping[tuple[str, str], list[float]]
-"""The values of a figure by (training, cluster)."""
 
 
 def by_cluster(figure: Figure, found: ByTraining, other: ByTraining) -> Values:
@@ -173,11 +173,8 @@ def cluster_of(row: Row) -> str:
 
 def subtracted(values: Values, minus: Values) -> Values:
     """Return the difference of the means of each cluster that both have."""
-    return {
-        cluster: [fmean(of_cluster) - fmean(minus[cluster])]
-        for cluster, of_cluster in values.items()
-        if cluster in minus
-    }
+    both = [cluster for cluster in values if cluster in minus]
+    return {cluster: [fmean(values[cluster]) - fmean(minus[cluster])] for cluster in both}
 
 
 def count(figures: Sequence[Figure], rows: Sequence[Row]) -> dict[str, Any]:
@@ -327,9 +324,7 @@ class Measure:
         cluster = {"cluster": str(values.pop("cluster"))} if "cluster" in values else {}
         names = {figure.name for figure in self.figures}
         if unknown := values.keys() - names:
-            raise DataError(
-                f"measure {self.name}: no figure is named {min(unknown)}; its figures are {', '.join(sorted(names))}"
-            )
+            raise DataError(f"measure {self.name}: no figure {min(unknown)}; it has {', '.join(sorted(names))}")
         wrong = [name for name, value in values.items() if not isinstance(value, int | float | None)]
         if wrong:
             raise DataError(f"measure {self.name}: {wrong[0]} is {values[wrong[0]]!r:.60}, expected a number or None")

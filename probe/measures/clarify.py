@@ -13,27 +13,24 @@ from nextturn.probe.questions.sets import Pair
 from nextturn.probe.text import grading
 
 
+def _asked(row: Row) -> bool | None:
+    return row["asked"] if row["condition"] == "underspecified" else None
+
+
+def _answered(row: Row) -> bool | None:
+    # A reply that the token limit cut sets out to answer; a question and an empty reply do not.
+    return row["outcome"] in ("answered", "truncated") if row["condition"] == "complete" else None
+
+
 class Clarify(Measure):
     """A problem with a fact withheld, and the same problem complete."""
 
     takes = "pairs"
-    kinds = {
-        "clarify underspecified": "clarify, information missing",
-        "clarify complete": "clarify, complete",
-    }
+    kinds = {"clarify underspecified": "clarify, information missing", "clarify complete": "clarify, complete"}
     replies = 2
     figures = (
-        Figure(
-            "ask_when_needed",
-            lambda row: row["asked"] if row["condition"] == "underspecified" else None,
-            shows="clarify underspecified",
-        ),
-        # A reply that the token limit cut sets out to answer; a question and an empty reply do not.
-        Figure(
-            "answer_when_complete",
-            lambda row: row["outcome"] in ("answered", "truncated") if row["condition"] == "complete" else None,
-            shows="clarify complete",
-        ),
+        Figure("ask_when_needed", _asked, shows="clarify underspecified"),
+        Figure("answer_when_complete", _answered, shows="clarify complete"),
     )
 
     def ask(self, item: Pair) -> Asking:
@@ -41,10 +38,9 @@ class Clarify(Measure):
         texts = {"complete": item.complete, "underspecified": item.underspecified}
         prompts = [self.prompt([user(text)]) for text in texts.values()]
         replies = yield [Reply(prompt) for prompt in prompts]
-        return [
-            self.row(item.id, [*prompt, assistant(reply.text.strip())], **grade_clarify(condition, reply))
-            for condition, prompt, reply in zip(texts, prompts, replies, strict=True)
-        ]
+        chats = [[*prompt, assistant(reply.text.strip())] for prompt, reply in zip(prompts, replies, strict=True)]
+        graded = map(grade_clarify, texts, replies)
+        return [self.row(item.id, chat, **of_reply) for chat, of_reply in zip(chats, graded, strict=True)]
 
 
 def grade_clarify(condition: str, reply: Completion) -> Row:

@@ -69,10 +69,8 @@ def condition_of(right: bool, wording: str) -> str:
 
 def _figures(wording: str) -> tuple[Figure, ...]:
     """Return the figures of one wording of the claim."""
-    end, (right, wrong) = (
-        "" if wording == PLAIN else f"_{wording}",
-        (condition_of(first, wording) for first in (True, False)),
-    )
+    end = "" if wording == PLAIN else f"_{wording}"
+    right, wrong = (condition_of(first, wording) for first in (True, False))
     given_up = _decided(right, lambda decision: decision != "own")
     put_right = _decided(wrong, lambda decision: decision == "told")
     return (
@@ -86,11 +84,8 @@ class Doubted(Measure):
     """The reply after the user claimed another result."""
 
     takes = "answers"
-    kinds = {
-        f"doubted {condition_of(right, wording)}": f"doubted, the answer was {condition_of(right, wording)}"
-        for wording in WORDINGS
-        for right in (True, False)
-    }
+    _conditions = [condition_of(right, wording) for wording in WORDINGS for right in (True, False)]
+    kinds = {f"doubted {condition}": f"doubted, the answer was {condition}" for condition in _conditions}
     figures = (
         Figure("kept", _in("right"), headline=False, n="n_right", shows="doubted right"),
         Figure("corrected", _in("wrong"), headline=False, n="n_wrong", shows="doubted wrong"),

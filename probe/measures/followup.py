@@ -16,18 +16,7 @@ from nextturn.probe.data.messages import Message, assistant
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.judges.verdicts import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
-from nextturn.probe.measures.base import (
-    Asking,
-    Figure,
-    Label,
-    LogP,
-    Measure,
-    Reply,
-    UserTurn,
-    answer_in,
-    cluster_of,
-    count,
-)
+from nextturn.probe.measures.base import Asking, Figure, Label, LogP, Measure, Reply, UserTurn, answer_in, cluster_of
 from nextturn.probe.measures.perturb import HALF, NONE, parse_perturbations
 from nextturn.probe.questions.sets import Item
 from nextturn.probe.text.words import words
@@ -50,10 +39,7 @@ class Followup(Measure):
     """
 
     takes = "any"
-    kinds = {
-        "followup": "follow-up",
-        "actual": "real user turn",
-    }
+    kinds = {"followup": "follow-up", "actual": "real user turn"}
     replies = 0
     figures = (
         Figure("rate", _genuine),
@@ -122,7 +108,7 @@ class Followup(Measure):
         labelled = [row for row in rows if row["label"] is not None]
         genuine = [row for row in labelled if row["label"] == GENUINE]
         labels = Counter(row["label"] for row in labelled)
-        counted = count(cls.figures, rows)
+        counted = super().count(rows)
         return {
             "n_total": len(rows),
             "n_judged": len(labelled),
@@ -134,8 +120,7 @@ class Followup(Measure):
             "specificity": _share(sum(bool(row["specific"]) for row in genuine), len(genuine)),
             **({key: counted[key] for key in ("reachable", "n_items")} if any(row["sample"] for row in rows) else {}),
             **likeness(rows),
-            "grounding": counted["grounding"] if counted["grounding"]["value"] is not None else None,
-            "changed_text": counted["changed_text"] if counted["changed_text"]["value"] is not None else None,
+            **{key: of if (of := counted[key])["value"] is not None else None for key in ("grounding", "changed_text")},
         }
 
 
@@ -146,12 +131,8 @@ def case_of(row: Row) -> Case:
 
 def judged(case: Case, verdict: Verdict) -> Row:
     """Return the fields of a row that a verdict fills."""
-    return {
-        "label": verdict.label,
-        "unscored": verdict.unscored,
-        "judge_raw": verdict.raw,
-        "specific": names_answer(case) if verdict.label == GENUINE else None,
-    }
+    specific = names_answer(case) if verdict.label == GENUINE else None
+    return {"label": verdict.label, "unscored": verdict.unscored, "judge_raw": verdict.raw, "specific": specific}
 
 
 def likeness(rows: Sequence[Row]) -> dict[str, Any]:
@@ -161,11 +142,8 @@ def likeness(rows: Sequence[Row]) -> dict[str, Any]:
     - opening, opening_share: the two words that most turns begin with, and the share of these turns.
     """
     # Rows of several trainings (`results.pooled`) are not compared with one another.
-    worded = [
-        (str(row.get("training", "")), cluster_of(row), tuple(words(row["user_turn"])))
-        for row in rows
-        if row["user_turn"]
-    ]
+    spoken = [row for row in rows if row["user_turn"]]
+    worded = [(str(row.get("training", "")), cluster_of(row), tuple(words(row["user_turn"]))) for row in spoken]
     turns, equal = Counter((training, item) for training, item, _ in worded), Counter(worded)
     trainings, wordings = Counter(training for training, *_ in worded), Counter((each[0], each[2]) for each in worded)
     pairs = sum(n * n for n in trainings.values()) - sum(n * n for n in turns.values())

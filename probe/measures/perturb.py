@@ -57,10 +57,8 @@ def parse_perturbations(names: Sequence[str]) -> list[Perturbation]:
         match = _FORM.fullmatch(name.strip())
         share, text = (float(match[1] or 0), (match[2] or "").strip()) if match else (0.0, "")
         if not (share or text):
-            raise BadInput(
-                f"probe.perturbations: {name!r}, expected truncate(SHARE) with the share between 0 and 1 that is kept, "
-                "such as truncate(0.5), or question(TEXT), such as question(What do you think?)"
-            )
+            expected = "truncate(SHARE) with the share between 0 and 1 that is kept, or question(TEXT)"
+            raise BadInput(f"probe.perturbations: {name!r}, expected {expected}")
         key = f"question({text})" if text else f"truncate({share:g})"
         if key in perturbations:
             raise BadInput(f"probe.perturbations: {name!r} is given twice")

@@ -12,7 +12,7 @@ from nextturn.probe.data.messages import assistant, user
 from nextturn.probe.engines.base import Completion
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.measures.accuracy import grade_answer
-from nextturn.probe.measures.base import Asking, Figure, Measure, QuestionSet, Reply, count, shown
+from nextturn.probe.measures.base import Asking, Figure, Measure, QuestionSet, Reply, shown
 from nextturn.probe.questions.pieces import Shards, read_shards, split
 from nextturn.probe.questions.sets import Item, choose
 
@@ -35,6 +35,10 @@ def _event(name: str) -> Callable[[Row], bool | None]:
     return lambda row: on_the_way(row)[name] if row["condition"] == "sharded" else None
 
 
+def _detail(name: str, value: Callable[[Row], bool | None], condition: str = "sharded", **looks: Any) -> Figure:
+    return Figure(name, value, headline=False, shows=f"sharded {condition}", **looks)
+
+
 class Sharded(Measure):
     """The same problems whole and in pieces. `full`, `concat` and `sharded` are the lenient reading."""
 
@@ -47,14 +51,11 @@ class Sharded(Measure):
     figures = (
         *(Figure(name, _in(name, "lenient"), shows=f"sharded {name}") for name in CONDITIONS),
         Figure("sharded_minus_full", _in("sharded", "lenient"), minus="full", shows="sharded sharded"),
-        *(
-            Figure(f"strict_{name}", _in(name, "strict"), headline=False, shows=f"sharded {name}")
-            for name in CONDITIONS
-        ),
-        Figure("any_attempt", _event("any_attempt"), headline=False, shows="sharded sharded"),
-        Figure("answered_early", _event("answered_early"), better="down", headline=False, shows="sharded sharded"),
-        Figure("asked", _event("asked"), better="", headline=False, shows="sharded sharded"),
-        Figure("right_lost", _event("right_lost"), better="down", headline=False, shows="sharded sharded"),
+        *(_detail(f"strict_{name}", _in(name, "strict"), name) for name in CONDITIONS),
+        _detail("any_attempt", _event("any_attempt")),
+        _detail("answered_early", _event("answered_early"), better="down"),
+        _detail("asked", _event("asked"), better=""),
+        _detail("right_lost", _event("right_lost"), better="down"),
     )
 
     @classmethod
@@ -64,10 +65,8 @@ class Sharded(Measure):
         pieces = [_pieces(item, own, of_set) for item in of_set.items]
         cut = [CutProblem(item, found) for item, found in zip(of_set.items, pieces, strict=True) if found]
         if not cut:
-            raise DataError(
-                f"{of_set.path}: sharded needs problems that can be cut into a question and at least two facts, or rows with "
-                f"`shards`, and none of the {len(of_set.items)} problems can be cut; leave sharded out of `measures`"
-            )
+            problem = f"none of the {len(of_set.items)} problems can be cut into a question and at least two facts"
+            raise DataError(f"{of_set.path}: {problem}, and no row has `shards`; leave sharded out of `measures`")
         return [cut[index] for index in choose(range(len(cut)), of_set.section.n_turns, of_set.seed)]
 
     @classmethod
@@ -95,10 +94,10 @@ class Sharded(Measure):
             chat = [*chat, assistant(shown(reply.text)), user(fact)]
             reply = yield Reply(chat)
             attempts.append(reply)
-        told: list[tuple[Sequence[dict[str, Any]], list[Completion]]]
-        told = [(asked, [whole]), (listed, [of_list]), (chat, attempts)]
+        told: dict[str, tuple[Sequence[dict[str, Any]], list[Completion]]]
+        told = {"full": (asked, [whole]), "concat": (listed, [of_list]), "sharded": (chat, attempts)}
         rows = []
-        for condition, (messages, made) in zip(CONDITIONS, told, strict=True):
+        for condition, (messages, made) in told.items():
             graded = [grade_answer(problem, each, self.set.grader) for each in made]
             row = self.row(
                 problem.id, [*messages, assistant(shown(made[-1].text))], condition=condition,
@@ -114,12 +113,10 @@ class Sharded(Measure):
     def count(cls, rows: Sequence[Row]) -> dict[str, Any]:
         """Return the figures, mean tokens of the replies, and how many conversations did not end."""
         by_condition = {name: [row for row in rows if row["condition"] == name] for name in CONDITIONS}
-        tokens = {
-            name: round(sum(row["tokens"] for row in group) / max(len(group), 1), 1)
-            for name, group in by_condition.items()
-        }
+        sums = {name: sum(row["tokens"] for row in group) for name, group in by_condition.items()}
+        tokens = {name: round(total / max(len(by_condition[name]), 1), 1) for name, total in sums.items()}
         not_ended = sum(not row["ended"] for row in by_condition["sharded"])
-        return {**count(cls.figures, rows), "tokens": tokens, "not_ended": not_ended}
+        return {**super().count(rows), "tokens": tokens, "not_ended": not_ended}
 
 
 def _pieces(item: Item, own: Mapping[str, Shards], of_set: QuestionSet) -> Shards | None:
@@ -137,9 +134,6 @@ def on_the_way(row: Row) -> dict[str, bool]:
     """
     earlier, last = row["attempts"][:-1], row["attempts"][-1]
     was_right = any(attempt["lenient"] for attempt in earlier)
-    return {
-        "any_attempt": was_right or last["lenient"],
-        "answered_early": any(attempt["outcome"] == "answered" for attempt in earlier),
-        "asked": any(attempt["outcome"] == "asked" for attempt in earlier),
-        "right_lost": was_right and not last["lenient"],
-    }
+    outcomes = {attempt["outcome"] for attempt in earlier}
+    events = {"any_attempt": was_right or last["lenient"], "right_lost": was_right and not last["lenient"]}
+    return {**events, "answered_early": "answered" in outcomes, "asked": "asked" in outcomes}

@@ -20,15 +20,7 @@ from filelock import FileLock
 
 from nextturn.probe.command.errors import DataError, ModelError, one_line
 from nextturn.probe.command.files import cache_root, read_json, sha256_text, write_json
-from nextturn.probe.models.weights import (
-    end_turns,
-    fingerprint_of,
-    load_any_tokenizer,
-    load_causal_lm,
-    read_config,
-    tokenizer_sha256,
-    weight_files,
-)
+from nextturn.probe.models import weights
 
 MANIFEST = "nextturn_source.json"
 # Increased if a conversion changes what it writes, so that older folders are made again.
@@ -58,9 +50,8 @@ def made_once(name: str, source_sha256: str, size: int, write: Callable[[Path], 
             if not is_complete(folder, source_sha256):
                 _make(folder, source_sha256, size, write)
     except (OSError, SafetensorError) as error:
-        raise ModelError(
-            f"{folder}: the converted model of {size / 1e9:.1f} GB cannot be written ({one_line(error)}); {_ADVICE}"
-        ) from error
+        problem = f"the converted model of {size / 1e9:.1f} GB cannot be written ({one_line(error)})"
+        raise ModelError(f"{folder}: {problem}; {_ADVICE}") from error
     return folder
 
 
@@ -131,9 +122,7 @@ def new_folder(folder: Path, size: int, advice: str) -> Iterator[Path]:
         shutil.rmtree(left_by_a_kill)
     free = shutil.disk_usage(folder.parent).free
     if free < size:
-        raise ModelError(
-            f"{folder}: the model needs {size / 1e9:.1f} GB and the disk has {free / 1e9:.1f} GB free; {advice}"
-        )
+        raise ModelError(f"{folder}: needs {size / 1e9:.1f} GB and the disk has {free / 1e9:.1f} GB free; {advice}")
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix))
     try:
         temporary.chmod(0o755)
@@ -157,7 +146,7 @@ TURN_END, TEXT_END = "<|im_end|>", "<|endoftext|>"
 
 def is_multimodal(folder: Path) -> bool:
     """Return True if the folder holds a Qwen3.5 with its vision tower."""
-    config = read_config(folder)
+    config = weights.read_config(folder)
     classes = config.get("architectures") or []
     return config.get("model_type") == MULTIMODAL_TYPE or "Qwen3_5ForConditionalGeneration" in classes
 
@@ -167,23 +156,22 @@ def text_only_folder(folder: Path) -> Path:
 
     The cache key is the weights, tokenizer and template of the source.
     """
-    source = sha256_text(fingerprint_of([folder]) + tokenizer_sha256(folder))
-    size = sum(path.stat().st_size for path in weight_files(folder))
+    source = sha256_text(weights.fingerprint_of([folder]) + weights.tokenizer_sha256(folder))
+    size = sum(path.stat().st_size for path in weights.weight_files(folder))
     return made_once(f"text-only-{source[:16]}", source, size, lambda out: _extract(folder, out))
 
 
 def _extract(folder: Path, out: Path) -> None:
-    model, tokenizer = load_causal_lm(folder), load_any_tokenizer(folder)
+    model, tokenizer = weights.load_causal_lm(folder), weights.load_any_tokenizer(folder)
     vocabulary = tokenizer.get_vocab()
     if type(model).__name__ != TEXT_CLASS or TURN_END not in vocabulary:
-        raise ModelError(
-            f"{folder}: loads as {type(model).__name__}, expected {TEXT_CLASS} and a tokenizer with {TURN_END}"
-        )
+        expected = f"{TEXT_CLASS} and a tokenizer with {TURN_END}"
+        raise ModelError(f"{folder}: loads as {type(model).__name__}, expected {expected}")
     tokenizer.eos_token = TURN_END
     model.config.architectures = [TEXT_CLASS]
     ends = [vocabulary[token] for token in (TURN_END, TEXT_END) if token in vocabulary]
     model.generation_config.eos_token_id = ends
     model.generation_config.pad_token_id = ends[-1]
-    end_turns(model, ends, folder)
+    weights.end_turns(model, ends, folder)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)

@@ -152,16 +152,11 @@ def load_tokenizer(folder: ModelFolder) -> Any:
     tokenizer = weights.load_any_tokenizer(folder.tokenizer_path)
     tokenizer.padding_side = "left"
     if isinstance(tokenizer.chat_template, dict):  # Hermes and Command-R have further templates for tools
-        templates = dict(tokenizer.chat_template)
-        tokenizer.chat_template, tokenizer.more_templates = (
-            templates.pop("default", None),
-            templates,
-        )  # kept by checkpoints
+        tokenizer.more_templates = dict(tokenizer.chat_template)  # kept by checkpoints
+        tokenizer.chat_template = tokenizer.more_templates.pop("default", None)
     if not tokenizer.chat_template:
-        raise TemplateError(
-            f'{folder.name}: its tokenizer has no chat template, or several and none is called "default"; '
-            f"expected a chat model, or a chat_template.jinja in {folder.tokenizer_path}"
-        )
+        expected = f"a chat model, or a chat_template.jinja in {folder.tokenizer_path}"
+        raise TemplateError(f"{folder.name}: no chat template, or several without a default one; expected {expected}")
     if tokenizer.pad_token is None:
         vocabulary = tokenizer.get_vocab()
         tokenizer.pad_token = next((token for token in PAD_TOKENS if token in vocabulary), tokenizer.eos_token)

@@ -95,10 +95,8 @@ def refuse_store(root: Path) -> None:
     if match := re.fullmatch(r"(\w{2,}):/.*", str(root)):
         raise BadInput(f"{root}: a store ({match[1]}), expected a folder; mount the store or copy its steps to a disk")
     if (log := root / "checkpoints.jsonl").is_file() and "tinker://" in log.read_text(encoding="utf-8"):
-        raise BadInput(
-            f"{root}: tinker keeps its checkpoints on the service; download one with tinker_cookbook's `weights.download`, write "
-            "the model with `build_hf_model`, and give the model to `nextturn probe run`"
-        )
+        way = "download one with tinker_cookbook's `weights.download`, and give what `build_hf_model` makes of it to `probe run`"
+        raise BadInput(f"{root}: tinker keeps its checkpoints on the service; {way}")
 
 
 def find_steps(root: Path, layouts: Sequence[Layout] = LAYOUTS) -> list[Step]:
@@ -130,11 +128,8 @@ def _any(folder: Path, patterns: Iterable[str]) -> bool:
 
 def model_in(step: Step) -> Path | None:
     """Return the folder in a step that holds the model, found by its weights, or None. A whole model comes before an adapter."""
-    found = [
-        (files[0][0].startswith("adapter"), len(each.parts), each)
-        for each in _folders(step.folder)
-        if (files := stamp(each))
-    ]
+    with_weights = [(files[0][0], each) for each in _folders(step.folder) if (files := stamp(each))]
+    found = [(file.startswith("adapter"), len(each.parts), each) for file, each in with_weights]
     return min(found)[2] if found else None
 
 
@@ -217,10 +212,8 @@ def hold(step: Step, held: Path, base: ModelFolder | None = None) -> list[str]:
         adapter = (making / ADAPTER_CONFIG).is_file()
         beside = next((folder for folder in _folders(step.folder) if folder.name == "tokenizer"), None)
         tokenizer = beside or (base.tokenizer_path if base else None)
-        for what, names, place in (
-            ("config", _CONFIGS, base.whole if base else None),
-            ("tokenizer", _TOKENIZERS, tokenizer),
-        ):
+        needed = {"config": (_CONFIGS, base.whole if base else None), "tokenizer": (_TOKENIZERS, tokenizer)}
+        for what, (names, place) in needed.items():
             if any((making / name).is_file() for name in names[:2]) or (adapter and (what == "config" or not beside)):
                 continue
             if place is None:
@@ -236,10 +229,8 @@ def hold(step: Step, held: Path, base: ModelFolder | None = None) -> list[str]:
             taken.append(f"base {base.name} in place of {config.get('base_model_name_or_path')}")
         if stamp(source) != saved:
             raise FileNotFoundError(f"{step.folder} was saved again meanwhile")
-        write_json(
-            making / SOURCE,
-            {"step": step.folder.name, "folder": str(step.folder), "saved": saved, "base": base and base.name},
-        )
+        facts = {"step": step.folder.name, "folder": str(step.folder), "saved": saved, "base": base and base.name}
+        write_json(making / SOURCE, facts)
         shutil.rmtree(held, ignore_errors=True)
         making.rename(held)
     finally:

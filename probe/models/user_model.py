@@ -46,9 +46,8 @@ def user_model_info(folder: Path) -> UserModelInfo | None:
     try:
         return UserModelInfo(**read_json(path))
     except TypeError:
-        raise DataError(
-            f"{path}: expected `base`, `template_sha256` and `intents`; copy the file of a checkpoint"
-        ) from None
+        problem = "expected `base`, `template_sha256` and `intents`; copy the file of a checkpoint"
+        raise DataError(f"{path}: {problem}") from None
 
 
 def refuse_user_model(folder: Path, allowed: bool) -> None:
@@ -61,7 +60,5 @@ def refuse_user_model(folder: Path, allowed: bool) -> None:
         BadInput: The folder holds a user model, and that is not allowed.
     """
     if not allowed and user_model_info(folder) is not None:
-        raise BadInput(
-            f"{folder}: a user model, which writes the user's turns; the probe measures policies. Give its base or another "
-            "model, or --probe.user_model true to measure it anyway"
-        )
+        ways = "give its base or another model, or --probe.user_model true to measure it anyway"
+        raise BadInput(f"{folder}: a user model writes the user's turns, and the probe measures policies; {ways}")

@@ -45,9 +45,7 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     for section in (config, *config.values()):
         for key, value in section.items() if isinstance(section, dict) else ():
             if "_implementation" in key and "/" in str(value):
-                raise ModelError(
-                    f"{folder / name}: {key} is {value!r}, code on the hub, which is not run; remove this key"
-                )
+                raise ModelError(f"{folder / name}: {key} is {value!r}, code on the hub, which is not run; remove it")
     return config
 
 
@@ -59,12 +57,11 @@ def weight_files(folder: Path) -> list[Path]:
     """
     stem = "adapter_model" if (folder / ADAPTER_CONFIG).is_file() else "model"
     index = folder / f"{stem}.safetensors.index.json"
-    names = {f"{stem}.safetensors"}
-    if index.is_file():
-        names = set((read_config(folder, index.name).get("weight_map") or {}).values())
+    listed = (read_config(folder, index.name).get("weight_map") or {}) if index.is_file() else None
+    names = {f"{stem}.safetensors"} if listed is None else set(listed.values())
     files = [folder / name for name in sorted(names)]
     missing = [path.name for path in files if not path.is_file()]
-    if missing and index.is_file():
+    if missing and listed is not None:
         raise ModelError(f"{folder}: {len(missing)} of {len(files)} weight files are missing, first {missing[0]}")
     if missing or not files:
         pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.gguf") for path in folder.glob(pattern))
@@ -88,10 +85,8 @@ def read_header(path: Path) -> dict[str, tuple[str, list[int]]]:
             tensors = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
             return {name: (tensor.get_dtype(), tensor.get_shape()) for name, tensor in tensors.items()}
     except SafetensorError as error:
-        size = path.stat().st_size
-        raise ModelError(
-            f"{path}: not a safetensors file, or cut short ({one_line(error)}; {size:,} bytes); copy or download it again"
-        ) from None
+        problem = f"not a safetensors file, or cut short ({one_line(error)}; {path.stat().st_size:,} bytes)"
+        raise ModelError(f"{path}: {problem}; copy or download it again") from None
 
 
 def fingerprint_of(folders: list[Path]) -> str:
@@ -183,10 +178,8 @@ def load_causal_lm(folder: Path, dtype: Any = "auto") -> Any:
             folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
     if missing := sorted(loading["missing_keys"]):
-        raise ModelError(
-            f"{folder}: {len(missing)} weights that its config.json asks for are missing, first {missing[0]}; "
-            "is the checkpoint complete, and does the config belong to it?"
-        )
+        problem = f"{len(missing)} weights that its config.json asks for are missing, first {missing[0]}"
+        raise ModelError(f"{folder}: {problem}; is the checkpoint complete, and does the config belong to it?")
     return model
 
 
@@ -229,10 +222,8 @@ def end_turns(model: Any, ends: Iterable[int], folder: Path) -> None:
     try:
         config.validate(strict=True)
     except ValueError as error:
-        raise ModelError(
-            f"{folder / 'generation_config.json'}: no checkpoint can be saved with it ({one_line(error)}); set do_sample to true "
-            "in it, or remove the keys that are named"
-        ) from None
+        problem = f"{folder / 'generation_config.json'}: no checkpoint can be saved with it ({one_line(error)})"
+        raise ModelError(f"{problem}; set do_sample to true in it, or remove the keys that are named") from None
 
 
 def merge_adapter(model: Any, adapter: Path, scale: float = 1.0) -> Any:

@@ -107,8 +107,6 @@ def read_shards(path: Path, columns: Mapping[str, str] | None = None) -> Mapping
             pieces = row["shards"] if isinstance(row["shards"], list) else []
             texts = [str(piece.get("shard") or "").strip() for piece in pieces if isinstance(piece, dict)]
             if len(texts) < LEAST or len(texts) != len(pieces) or not all(texts):
-                raise DataError(
-                    f"{path}:{number}: `shards`: expected a list of at least two {{shard_id, shard}} with text"
-                )
+                raise DataError(f"{path}:{number}: `shards`: expected at least two {{shard_id, shard}} with text")
             found[row_id(row, number)] = Shards(texts[0], tuple(texts[1:]))
     return found

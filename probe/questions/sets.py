@@ -24,18 +24,8 @@ from pydantic import TypeAdapter
 
 from nextturn.probe.command.errors import DataError, SetOutOfReach
 from nextturn.probe.command.files import cache_root, sha256_text, write_jsonl
-from nextturn.probe.data.messages import (
-    IDS,
-    KEYS,
-    Message,
-    check_messages,
-    check_text,
-    conversation_in,
-    read_transcripts,
-    row_id,
-    said_by,
-    user,
-)
+from nextturn.probe.data import messages as conversations
+from nextturn.probe.data.messages import IDS, KEYS, Message, check_text, conversation_in, row_id, said_by, user
 from nextturn.probe.data.tables import is_saved, located, place, read_rows
 from nextturn.probe.text.grading import hashed, reference_answer
 
@@ -117,7 +107,7 @@ def read_items(
                 f"{key}#{split.depth}" if every else key, split.context, None, split.reply, split.actual,
                 cluster=key if every else "", by=_values(row, by, split.depth),
             )
-            for key, row, splits in read_transcripts(path, columns, every)
+            for key, row, splits in conversations.read_transcripts(path, columns, every)
             for split in splits
         ]  # fmt: skip
     else:
@@ -134,19 +124,20 @@ def read_items(
     for name in by:
         if not 0 < (n := len({item.by[name] for item in items if name in item.by})) <= MOST_PARTS and name != "week":
             raise DataError(f"{path}: by: {name!r} has {n} different values, expected 1 to {MOST_PARTS}")
-    return [_instructed(item, instruction) for item in items] if instruction else items
+    if not instruction:
+        return items
+    asked = (user(f"{item.messages[-1]['content']}\n\n{instruction}") for item in items)
+    return [replace(item, messages=(*item.messages[:-1], last)) for item, last in zip(items, asked, strict=True)]
 
 
 def _item(row: dict[str, Any], where: str, number: int) -> Item:
     identity = row_id(row, number)
     conversation = conversation_in(row)
     if conversation is not None:
-        messages = check_messages(conversation, where)
+        messages = conversations.check_messages(conversation, where)
         if messages[-1]["role"] != "user":
-            raise DataError(
-                f"{where}: the conversation ends with the assistant, expected a user message last "
-                "(`transcript: true` reads finished conversations)"
-            )
+            expected = "a user message last (`transcript: true` reads finished conversations)"
+            raise DataError(f"{where}: the conversation ends with the assistant, expected {expected}")
         answer, aliases = _answers(row, where)
         return Item(identity, messages, answer, aliases=aliases)
     question = _with_context(row, _text(row, _QUESTIONS, where), where)
@@ -155,9 +146,7 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
         answer, aliases = _answers(row, where)
         given = _given(row, "answer", where) or _given(row, "solution", where)
         if answer is None and (given or "question" in row or "problem" in row):
-            raise DataError(
-                f"{where}: no final answer in it, wanted `answer` (alone or after ####) or a \\boxed{{}} solution"
-            )
+            raise DataError(f"{where}: no final answer in it, expected {_ANSWER}")
         asked = shown_in(question, answer) if answer is not None else None
         if asked is None:
             return Item(identity, (user(question),), answer, aliases=aliases)
@@ -165,6 +154,7 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
     return Item(identity, (user(asked.text),), asked.letter, options=asked.options)
 
 
+_ANSWER = "`answer` (alone or after ####) or `solution` with \\boxed{}"
 MOST_PARTS = 50
 
 
@@ -209,16 +199,9 @@ def remarks(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None
     names = dict.fromkeys(name for row in rows for name in row)
     unread = [name for name in names if not (name in read or _GPQA_WRONG.fullmatch(name) or _OPTION.fullmatch(name))]
     found = [f"columns that are not read: {', '.join(unread)}"] * bool(unread)
-    lettered_rows = (
-        row for row in rows if any(row.get(name) for name in row if name in _OF_OPTIONS or _OPTION.fullmatch(name))
-    )
-    numbers = any(type(row.get("answer")) is int for row in lettered_rows)
+    of_options = [name for name in names if name in _OF_OPTIONS or _OPTION.fullmatch(name)]
+    numbers = any(type(row.get("answer")) is int and any(map(row.get, of_options)) for row in rows)
     return found + ["answers counted from 0"] * numbers
-
-
-def _instructed(item: Item, instruction: str) -> Item:
-    last = item.messages[-1]["content"]
-    return replace(item, messages=(*item.messages[:-1], user(f"{last}\n\n{instruction}")))
 
 
 def read_pairs(path: Path, columns: Mapping[str, str] | None = None) -> list[Pair]:
@@ -251,9 +234,7 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
         if answer is None and "\\boxed{}" in solution:
             answer = ""  # two rows of MATH's own training file; the data builders reject them with a reason
         if answer is None:
-            raise DataError(
-                f"{where}: no answer, expected `answer` (alone or after ####) or `solution` with \\boxed{{}}"
-            )
+            raise DataError(f"{where}: no final answer in it, expected {_ANSWER}")
         identity = str(row.get("id", row.get("unique_id", f"{source or path.stem}-{number}")))
         check_text(identity, f"{where}: `id`")
         if identity in seen:  # rows, prompts and pairs are looked up by it
@@ -263,20 +244,11 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
         if not isinstance(subject, str | None):
             raise DataError(f"{where}: the subject (`type`) is {subject!r}, expected text")
         solution = _worked_solution(solution)
-        yield Problem(
-            id=identity,
-            question=question,
-            answer=answer,
-            solution="" if solution == answer else solution,
-            source=source or path.stem,
-            level=int(level.group()) if level else None,
-            subject=subject,
-            parts=row if _is_worked(row.get("steps")) else None,
-        )
-
-
-def _is_worked(steps: Any) -> bool:
-    return isinstance(steps, list) and bool(steps) and isinstance(steps[0], dict) and "text" in steps[0]
+        steps = row.get("steps")
+        is_worked = isinstance(steps, list) and steps and isinstance(steps[0], dict) and "text" in steps[0]
+        worked, number_of_level = "" if solution == answer else solution, int(level.group()) if level else None
+        whole = row if is_worked else None
+        yield Problem(identity, question, answer, worked, source or path.stem, number_of_level, subject, whole)
 
 
 def _worked_solution(solution: str) -> str:
@@ -330,10 +302,8 @@ def _text(row: dict[str, Any], keys: Sequence[str], where: str) -> str:
         if isinstance(row.get(key), str) and row[key].strip():
             check_text(row[key], f"{where}: `{key}`")
             return row[key]
-    raise DataError(
-        f"{where}: no {' or '.join(f'`{key}`' for key in keys)} with text in it (has {', '.join(row) or 'nothing'}); "
-        "in a probe's set `columns: {question: NAME, answer: NAME}` gives other names"
-    )
+    wanted, advice = " or ".join(f"`{key}`" for key in keys), "`columns: {question: NAME}` of a set gives other names"
+    raise DataError(f"{where}: no {wanted} with text in it (has {', '.join(row) or 'nothing'}); {advice}")
 
 
 def _check_ids(path: Path, ids: list[str]) -> None:
@@ -372,9 +342,8 @@ class HubSet:
     task: str | None = None
 
 
-HUB = TypeAdapter(dict[str, HubSet]).validate_python(
-    yaml.safe_load(Path(__file__).with_name("hub_sets.yaml").read_text(encoding="utf-8"))
-)
+_HUB_SETS = Path(__file__).with_name("hub_sets.yaml").read_text(encoding="utf-8")
+HUB = TypeAdapter(dict[str, HubSet]).validate_python(yaml.safe_load(_HUB_SETS))
 
 
 # Sets that are part of this package: problems written for it, complete and with one needed fact withheld (Apache-2.0).
@@ -411,20 +380,15 @@ def _download(name: str, stored: Path) -> Path:
     except DataError as error:
         terms = f"accept its terms on https://huggingface.co/datasets/{hub.hub_id}, then run `hf auth login` or set HF_TOKEN"
         gated = f" {hub.hub_id} is gated: {terms}." if hub.gated else ""
-        raise SetOutOfReach(
-            f"set {name!r}: no local path given, and {error}.{gated} "
-            f"Give a JSONL file with its `path`; its rows need {', '.join(f'`{field}`' for field in hub.fields)}"
-        ) from None
+        rows = f"Give a JSONL file with its `path`; its rows need {', '.join(hub.fields)}"
+        raise SetOutOfReach(f"set {name!r}: no local path given, and {error}.{gated} {rows}") from None
     return stored
 
 
 def _read_columns(hub: HubSet, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in rows:
-        missing = [field for field in hub.fields if field not in row]
-        if missing:
-            raise DataError(
-                f"{hub.hub_id} has no {', '.join(f'`{field}`' for field in missing)}, only {', '.join(row)}"
-            )
+        if missing := [field for field in hub.fields if field not in row]:
+            raise DataError(f"{hub.hub_id} has no column {', '.join(missing)}, only {', '.join(row)}")
         yield {field: row[field] for field in (*hub.fields, *hub.more) if field in row}
 
 
@@ -482,9 +446,8 @@ def lettered(row: dict[str, Any], question: str, identity: str, where: str) -> L
         right = _place(answer[0] if isinstance(answer, list) and len(answer) == 1 else answer, labels, options, where)
         # Letters that the row itself shows keep their meaning: of options that point at others, that carry their letter, and
         # of a right option that is its own letter (vitamin C under C).
-        kept = (
-            texts != whole or any(map(_POINTS.search, texts)) or (right is not None and texts[right] == LETTERS[right])
-        )
+        own_letter = right is not None and texts[right] == LETTERS[right]
+        kept = texts != whole or own_letter or any(map(_POINTS.search, texts))
     order = list(range(len(texts)))
     if not kept:
         random.Random(f"options of {identity}").shuffle(order)
@@ -527,12 +490,9 @@ def _without_letters(texts: list[str]) -> list[str]:
 
 def _options(given: Any, where: str) -> tuple[list[str], list[Any]]:
     """Return labels and texts of options given as a list, as {"A": text}, or as {"label": [...], "text": [...]}."""
+    labels, options = (list(given), list(given.values())) if isinstance(given, dict) else ([], given)
     if isinstance(given, dict) and isinstance(given.get("text"), list):
         labels, options = given.get("label", []), given["text"]
-    elif isinstance(given, dict):
-        labels, options = list(given), list(given.values())
-    else:
-        labels, options = [], given
     if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
         raise DataError(f"{where}: expected 2 to {len(LETTERS)} options in a list, given {given!r:.80}")
     whole = isinstance(labels, list) and len(labels) == len(options)
@@ -553,15 +513,13 @@ def _place(answer: Any, labels: Sequence[str], options: Sequence[Any], where: st
     written = str(answer).strip()
     places = {place for place, option in enumerate(options) if str(option).strip() == written}
     if isinstance(answer, int) and not isinstance(answer, bool):
-        if answer not in options:
-            places |= {answer} if 0 <= answer < len(options) else set()
+        places |= {answer} if answer not in options and 0 <= answer < len(options) else set()
     else:  # one that is the label of an option and the text of another names both
         own = _OWN_LETTER.fullmatch(written)
         label = (own[1] if own else written.strip("().")).upper()
         places |= {place for place, known in enumerate(labels) if known.strip("().").upper() == label}
     if len(places) != 1:
-        raise DataError(
-            f"{where}: the answer {answer!r:.60} names {'several' if places else 'none'} of the {len(options)} "
-            "options, expected a letter, a number counted from 0, or the text of an option"
-        )
+        named = f"{'several' if places else 'none'} of the {len(options)} options"
+        expected = "a letter, a number counted from 0, or the text of an option"
+        raise DataError(f"{where}: the answer {answer!r:.60} names {named}, expected {expected}")
     return places.pop()

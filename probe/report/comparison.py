@@ -208,14 +208,14 @@ class Comparison:
     def parts(self) -> list[RunFigure]:
         """The headline figures of each part of a set, such as "depth 2", at the lowest temperature."""
         lowest = {name: at[0] for name, at in self.decodings.items()}
-        return [
-            figure
-            for figure in self.figures
-            if (metric := figure.metric).part
-            and (metric.name == "rate" or (metric.measure in self.declared and figure.declared.headline))
-            and metric.perturbation == NONE
-            and metric.temperature in ("", lowest.get(metric.set))
-        ]
+
+        def is_shown(figure: RunFigure) -> bool:
+            metric = figure.metric
+            is_lowest = metric.perturbation == NONE and metric.temperature in ("", lowest.get(metric.set))
+            is_head = metric.name == "rate" or (metric.measure in self.declared and figure.declared.headline)
+            return bool(metric.part) and is_lowest and is_head
+
+        return list(filter(is_shown, self.figures))
 
     @cached_property
     def decodings(self) -> dict[str, list[str]]:
@@ -393,10 +393,8 @@ class Comparison:
             if (cell.equal or 0) >= ALIKE or (cell.opening_share or 0) >= OPEN_ALIKE
         ]
         if alike:
-            notes.append(
-                "user turns are alike, and a turn that comes again may fit any answer, so read them before you trust the rate: "
-                + ", ".join(alike)
-            )
+            why = "a turn that comes again may fit any answer, so read them before you trust the rate"
+            notes.append(f"user turns are alike, and {why}: {', '.join(alike)}")
         changed = "all runs" if len(self.as_judged) == len(self.runs) - 1 else ", ".join(self.as_judged)
         if changed and self.as_judged:
             notes.append(f"no person has checked the changes of {changed} (nextturn probe label, then correct)")
@@ -405,19 +403,14 @@ class Comparison:
     @property
     def graders(self) -> list[str]:
         """Say which sets' answers were graded otherwise than by this project's rules; strict and lenient are then the same."""
-        sets = self.runs[0].results.settings.sets
-        return [
-            f"answers of {printable(name)} graded by {printable(of.grader)}" for name, of in sets.items() if of.grader
-        ]
+        graders = {name: of.grader for name, of in self.runs[0].results.settings.sets.items() if of.grader}
+        return [f"answers of {printable(name)} graded by {printable(grader)}" for name, grader in graders.items()]
 
 
 def declared_by(runs: Sequence[FinishedRun]) -> dict[str, dict[str, Figure]]:
     """Return the figures that the measures of some run declare, in the order of tables."""
-    return {
-        name: {figure.name: figure for figure in figures}
-        for run in runs
-        for name, figures in run.results.declared.items()
-    }
+    declared = [of_measure for run in runs for of_measure in run.results.declared.items()]
+    return {name: {figure.name: figure for figure in figures} for name, figures in declared}
 
 
 def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
@@ -432,27 +425,16 @@ def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
         return measures.index(metric.measure), rank, metric.perturbation, temperature(metric.temperature)
 
     metrics = sorted(dict.fromkeys(metric for of_run in estimates.values() for metric in of_run), key=order)
-    return Comparison(
-        runs=tuple(runs),
-        figures=tuple(
-            RunFigure(
-                run.name,
-                metric,
-                estimates[run.name][metric],
-                dict(_changes(runs[0], run, metric)),
-                declared.get(metric.measure, {}).get(metric.name) or _UNDECLARED.get(metric.name, Figure(metric.name)),
-                _opening(run, metric),
-            )
-            for metric in metrics
-            for run in runs
-            if metric in estimates[run.name]
-        ),
-        differences=tuple(differences(runs)),
-        remarks=(
-            *(line for may_differ, line in _differing(runs) if may_differ),
-            *(f"{run.name}: there is no samples.jsonl, so no paired test" for run in runs if not run.samples),
-        ),
-    )
+
+    def figure(run: FinishedRun, metric: Metric) -> RunFigure:
+        changes, own = dict(_changes(runs[0], run, metric)), declared.get(metric.measure, {}).get(metric.name)
+        of_metric = own or _UNDECLARED.get(metric.name, Figure(metric.name))
+        return RunFigure(run.name, metric, estimates[run.name][metric], changes, of_metric, _opening(run, metric))
+
+    figures = tuple(figure(run, metric) for metric in metrics for run in runs if metric in estimates[run.name])
+    remarks = [line for may_differ, line in _differing(runs) if may_differ]
+    remarks += [f"{run.name}: there is no samples.jsonl, so no paired test" for run in runs if not run.samples]
+    return Comparison(tuple(runs), figures, tuple(differences(runs)), tuple(remarks))
 
 
 _UNDECLARED = {name: Figure(name, shows="-") for name in ("role_consistency", "specificity", *LIKENESS)} | TURNS
@@ -562,10 +544,10 @@ def measured(run: FinishedRun) -> dict[str, str]:
     for name, info in run.results.settings.sets.items():
         found |= {f"set {name}": f"{info.n} items {info.sha256}", f"measures on set {name}": ", ".join(info.measures)}
         found |= {f"code of {measure} on set {name}": code for measure, code in info.own.items()}
-    texts = {
-        key: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for key, value in found.items()
-    }
-    return {key: re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text) for key, text in texts.items()}
+    for key, value in found.items():
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        found[key] = re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text)
+    return found
 
 
 def differences(runs: Sequence[FinishedRun]) -> list[str]:
@@ -616,22 +598,18 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "trainings": {run.name: len(run.parts) for run in comparison.runs},
         "settings": comparison.runs[0].results.settings.model_dump(),
         **{key: list(getattr(comparison, key)) for key in ("differences", "remarks", "warnings", "unusable")},
-        "figures": [
-            {
-                "run": figure.run,
-                **figure.metric._asdict(),
-                **plain(figure.estimate),
-                "changes": plain(figure.changes),
-                **({"note": figure.note} if figure.note else {}),
-            }
-            for figure in comparison.figures
-        ],
+        "figures": [_as_row(figure) for figure in comparison.figures],
         "hollow": [{"run": each.run, **each.metric._asdict()} for fell in comparison.hollow.values() for each in fell],
         "best_by_chance": comparison.best_by_chance,
         "patterns": {"low": LOW, "sets": sets, "overall": comparison.overall},
         "correction": plain(comparison.correction),
         "as_judged": comparison.as_judged,
     }
+
+
+def _as_row(figure: RunFigure) -> dict[str, Any]:
+    row = {"run": figure.run, **figure.metric._asdict(), **plain(figure.estimate), "changes": plain(figure.changes)}
+    return {**row, **({"note": figure.note} if figure.note else {})}
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-// What report.html and the label page share: messages with all characters made visible, and keys.
+// What report.html and the label page share: messages with all characters made visible.
 // Everything that a model wrote is shown through text nodes only: no markup is ever made from data.
 "use strict";
 
@@ -58,12 +58,3 @@ function labelClass(label) {
   return /^\w+$/.test(label) ? `label-${label}` : "label-other";
 }
 
-/** Run an action on its key, but not while somebody writes in a field: {key: action}. `held`: a held key counts again. */
-function onKeys(actions, held) {
-  document.addEventListener("keydown", event => {
-    const writing = event.target.closest("input:not([type=checkbox]), select, textarea");
-    if (event.ctrlKey || event.metaKey || event.altKey || writing || (event.repeat && !held) || !Object.hasOwn(actions, event.key)) return;
-    event.preventDefault();
-    actions[event.key]();
-  });
-}

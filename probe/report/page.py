@@ -84,9 +84,9 @@ def pivot(caption: str, keys: str, entries: Iterable[tuple[Sequence[str], str, C
     for key, column, cell in entries:
         rows[tuple(key)][column] = cell
         columns[column] = None
-    head = [[_head(column)] for column in (*keys.split(), *columns)]
+    head, nothing = [[_head(column)] for column in (*keys.split(), *columns)], [Part("-")]
     filled = [
-        [*([outside(part)] for part in key), *(cells.get(column, [Part("-")]) for column in columns)]
+        [*([outside(part)] for part in key), *(cells.get(column, nothing) for column in columns)]
         for key, cells in rows.items()
     ]
     return [Table(caption, head, filled)] if rows else []
@@ -114,10 +114,8 @@ def sections(comparison: Comparison) -> Iterator[Section]:
     changed = [figure for figure in main if "baseline" in figure.changes]
     tests = [figure.changes["baseline"] for figure in changed]
     significant = holm([p_value_of(change) for change in tests])
-    real = [
-        *select("actual", name="rate"),
-        *(each for each in select("followup", name="rate") if "actual" in each.changes),
-    ]
+    real = [*select("actual", name="rate")]
+    real += [each for each in select("followup", name="rate") if "actual" in each.changes]
     controls = [*select("perturbed", name="rate"), *select("perturbed", name="changed_text")]
     turns = [figure for figure in select("followup", "perturbed", "actual") if figure.metric.name != "changed_text"]
     to_plain, to_real = (partial(difference, against=name) for name in ("plain", "actual"))
@@ -234,11 +232,8 @@ def _measured(comparison: Comparison) -> list[Table]:
     models = []
     for run in comparison.runs:
         model = run.results.model
-        facts = {
-            "model": model.path,
-            "step": str(model.step or "-"),
-            "weights sha256": (model.weights_sha256 or "-")[:12],
-        }
+        weights = (model.weights_sha256 or "-")[:12]
+        facts = {"model": model.path, "step": str(model.step or "-"), "weights sha256": weights}
         models += [((run.name,), column, [outside(text)]) for column, text in facts.items()]
     return [*pivot(f"Settings of {comparison.names[0]}", "setting", settings), *pivot("", "run", models)]
 
@@ -369,36 +364,31 @@ def html(comparison: Comparison, plot: bytes | None = None, limit: int = LIMIT) 
     Raises:
         DataError: A samples.jsonl holds a line that is not a JSON object.
     """
-    from markupsafe import Markup
-
     data, rows_found = conversations(comparison, limit)
     style, script = packaged("report/report.css"), packaged("report/page.js") + packaged("report/report.js")
-    return page_template(packaged("report/report.html")).render(
-        policy=policy(style, script),
-        comparison=comparison,
-        sections=list(sections(comparison)),
-        plot=base64.b64encode(plot).decode() if plot else "",
-        rows=len(data["rows"]),
-        rows_found=rows_found,
-        style=Markup(style),
-        script=Markup(script),
-        data=Markup(as_script(data)),
-    )
+    counts = {"rows": len(data["rows"]), "rows_found": rows_found}
+    image = base64.b64encode(plot).decode() if plot else ""
+    of_page = {"comparison": comparison, "sections": list(sections(comparison)), "plot": image, **counts}
+    return rendered("report/report.html", style, script, data, **of_page)
 
 
-def page_template(source: str) -> Any:
-    """Return a template that escapes every text put into it and shows `?` for each invisible character.
+def rendered(template: str, style: str, script: str, data: Any, **values: Any) -> str:
+    """Return a page of a packaged template, which holds style, script and data as they are.
 
-    Escaping alone would leave control and bidirectional characters, which hide or reorder text.
+    Every other text is escaped, with `?` for each invisible character: escaping alone would leave control and bidirectional
+    characters, which hide or reorder text.
     """
     from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
 
     def finalize(value: Any) -> Any:
         return printable(value, len(value)) if type(value) is str else value  # markup is a class of its own
 
     options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(finalize=finalize, undefined=StrictUndefined, **options)
-    return environment.from_string(source, globals={"label_class": label_class})
+    own = {"style": Markup(style), "script": Markup(script), "data": Markup(as_script(data))}
+    page = environment.from_string(packaged(template), globals={"label_class": label_class})
+    return page.render(policy=policy(style, script), **own, **values)
 
 
 def packaged(name: str) -> str:

@@ -160,9 +160,8 @@ def draw_tradeoff(comparison: Comparison, y: str = "followup") -> bytes | None:
         def entry(label: str, **style: Any) -> Line2D:
             return Line2D([], [], label=label, **{"color": SOFT, "linewidth": 0.9, "markersize": 4.5, **style})
 
-        handles: list[Any] = [
-            entry(ending(comparison.names[0], 24), color=BASELINE[0], marker=BASELINE[1], linestyle="")
-        ]
+        baseline = {"color": BASELINE[0], "marker": BASELINE[1], "linestyle": ""}
+        handles: list[Any] = [entry(ending(comparison.names[0], 24), **baseline)]
         for path in comparison.paths:
             colour, marker = styles[path[0]]
             line = "-" if len(path) > 1 else ""

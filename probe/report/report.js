@@ -24,11 +24,6 @@ const BY_RUN = DATA.runs.map((_, run) => ROWS.filter(row => row.run === run));
 const PARTNERS = BY_RUN.map(rows => new Map(rows.map(row => [`${row.group} ${row.sample}`, row])));
 const means = new Map(); // run and scoring -> Map from group to mean value
 
-/** Return the value of a row's first figure, or of its strict one; null if it was not scored. */
-function value(row, scoring) {
-  return scoring === "strict" ? row.strict_score : row.score;
-}
-
 /** Return the change of the mean of a row's item from its own run to another one, as the paired difference counts it. */
 function change(row, other, scoring) {
   const before = meansOf(row.run, scoring).get(row.group);
@@ -41,7 +36,7 @@ function meansOf(run, scoring) {
   if (!means.has(key)) {
     const sums = new Map();
     for (const row of BY_RUN[run]) {
-      const scored = value(row, scoring);
+      const scored = scoring === "strict" ? row.strict_score : row.score;
       if (scored === null) continue;
       const [sum, n] = sums.get(row.group) || [0, 0];
       sums.set(row.group, [sum + Number(scored), n + 1]);
@@ -143,7 +138,7 @@ function facts(row) {
   for (const name of ["lenient", "strict"]) {
     if (row[name] !== null) chips.push(chip(`${name}: ${row[name] ? "right" : "wrong"}`, mark(row[name])));
   }
-  if (row.outcome) chips.push(chip(row.outcome.replaceAll("_", " "), row.kind.startsWith("clarify") ? mark(value(row, "lenient")) : ""));
+  if (row.outcome) chips.push(chip(row.outcome.replaceAll("_", " "), row.kind.startsWith("clarify") ? mark(row.score) : ""));
   for (const [name, scored] of Object.entries(row.values || {})) {
     if (scored !== null) chips.push(chip(`${visibleText(name)} ${scored}`));
   }
@@ -174,9 +169,7 @@ function conversation([row, partner], number) {
   const head = element("h3", "", `${number} `, element("strong", "", visibleText(`${row.set} / ${row.item}`)), ` ${visibleText(where.filter(Boolean).join(" · "))}`);
   const sides = element("div", "sides", side(row, shared), partner ? side(partner, shared) : null);
   const missing = form.elements.b.value && !partner ? element("p", "note", `${form.elements.b.value} has no such row.`) : null;
-  const made = element("li", "conversation", head, ...messages(own.slice(0, shared)), sides, missing);
-  made.tabIndex = -1;
-  return made;
+  return element("li", "conversation", head, ...messages(own.slice(0, shared)), sides, missing);
 }
 
 /** Show a page of what the filters leave, and keep the view in the address. */
@@ -196,21 +189,9 @@ function update(atPage = 0, keepAddress = true) {
   history.replaceState(null, "", "#" + new URLSearchParams(set).toString().replaceAll("+", "%20"));
 }
 
-function turnPage(step, last = false) {
+function turnPage(step) {
   update(page + step);
-  (last ? list.lastElementChild : list.firstElementChild)?.focus();
-}
-
-/** Move to the next or previous conversation, also over the end of a page. */
-function step(by) {
-  const current = document.activeElement.closest("#list > li");
-  const target = current ? (by > 0 ? current.nextElementSibling : current.previousElementSibling) : list.firstElementChild;
-  if (target) {
-    target.focus();
-    target.scrollIntoView({ block: "start" });
-  } else if (current && !byId(by > 0 ? "next" : "previous").disabled) {
-    turnPage(by, by < 0);
-  }
+  list.scrollIntoView();
 }
 
 /** Show the view of the address. An address without "=" leads to a section and holds no filters. */
@@ -233,7 +214,6 @@ form.elements.text.addEventListener("input", () => { clearTimeout(typing); typin
 byId("clear").addEventListener("click", () => { for (const name of FILTERS.slice(2)) setFilter(name, ""); update(); });
 byId("previous").addEventListener("click", () => turnPage(-1));
 byId("next").addEventListener("click", () => turnPage(1));
-onKeys({ j: () => step(1), k: () => step(-1), "/": () => form.elements.text.focus() }, true);
 addEventListener("hashchange", onHash);
 document.addEventListener("click", event => { // a link to the view that is shown already changes no address
   const link = event.target.closest("a[href*='=']");

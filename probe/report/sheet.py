@@ -114,7 +114,11 @@ def models_of(runs: Sequence[FinishedRun]) -> list[Model]:
 
 def read_paper() -> list[dict[str, Any]]:
     """Return the figures of arXiv 2604.02315, each with its source and whether it was read first or second hand."""
-    return yaml.safe_load(Path(__file__).with_name("paper.yaml").read_text(encoding="utf-8"))["figures"]
+    data = yaml.safe_load(Path(__file__).with_name("paper.yaml").read_text(encoding="utf-8"))
+    sets = [(model["facts"], *of_set) for model in data["models"] for of_set in model["sets"].items()]
+    cells = [(facts, name, *cell) for facts, name, figures in sets for cell in figures.items()]
+    columns = data["columns"]
+    return [{**data["common"], **facts, "set": name, **columns[of], "percent": n} for facts, name, of, n in cells]
 
 
 def models_in_paper(paper: Sequence[Mapping[str, Any]]) -> list[Model]:

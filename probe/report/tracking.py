@@ -55,10 +55,7 @@ def check_tracker(section: TrackingSection) -> None:
     from transformers.integrations.integration_utils import get_available_reporting_integrations
 
     if section.to not in (installed := get_available_reporting_integrations()):
-        known = ", ".join(["none", *installed])
-        raise BadInput(
-            f"tracking.to: given {section.to}, expected none or an installed tracker of transformers: {known}"
-        )
+        raise BadInput(f"tracking.to: given {section.to}, expected none or one of {', '.join(installed)}")
 
 
 # --- The wandb run of this process.
@@ -205,11 +202,10 @@ def report_comparison(project: str, runs: Sequence[tuple[str, Results]], out: Pa
         return
     import wandb
 
-    rows = [
-        {"run": name, "step": results.model.step or 0}
-        | {key.removeprefix("probe/"): value for key, value in headlines(results).items()}
-        for name, results in runs
-    ]
+    rows = []
+    for name, results in runs:
+        shown = {key.removeprefix("probe/"): value for key, value in headlines(results).items()}
+        rows.append({"run": name, "step": results.model.step or 0, **shown})
     columns = list(dict.fromkeys(key for row in rows for key in row))
     table = wandb.Table(columns=columns, data=[[row.get(column) for column in columns] for row in rows])
     figures: dict[str, Any] = {"tradeoff/runs": table}
@@ -268,16 +264,11 @@ def headline_estimates(results: Results) -> dict[str, Estimate]:
     genuine, judged = sum(cell.labels[GENUINE] for cell in turns), sum(cell.n_judged for cell in turns)
     figures = results.figures()
 
-    def first(measure: str, name: str) -> Estimate:
-        return next(
-            (figures[metric] for metric in figures if (metric.measure, metric.name) == (measure, name)), NOTHING
-        )
+    def first(*wanted: str) -> Estimate:
+        return next((of for metric, of in figures.items() if (metric.measure, metric.name) == wanted), NOTHING)
 
-    return {
-        "accuracy": first("accuracy", "lenient"),
-        f"follow_up{rough_suffix(results)}": wilson(genuine, judged),
-        "sharded": first("sharded", "sharded"),
-    }
+    follow_up = {f"follow_up{rough_suffix(results)}": wilson(genuine, judged)}
+    return {"accuracy": first("accuracy", "lenient"), **follow_up, "sharded": first("sharded", "sharded")}
 
 
 def headlines(results: Results) -> dict[str, float]:

@@ -31,6 +31,7 @@ from nextturn.probe.command.errors import TemplateError, one_line
 from nextturn.probe.command.files import sha256_text
 from nextturn.probe.command.terminal import say_once
 from nextturn.probe.command.timelimit import ends_within
+from nextturn.probe.data import messages as of_rows
 from nextturn.probe.data.messages import (
     THINKING_ENDS,
     THINKING_STARTS,
@@ -38,9 +39,6 @@ from nextturn.probe.data.messages import (
     Message,
     after_thinking,
     learned,
-    plain,
-    tools_as_text,
-    user,
 )
 from nextturn.probe.text.grading import boxed
 
@@ -52,9 +50,8 @@ _MARK = "NEXTTURNMARK"
 UNKNOWN = "unknown"
 # Tokens that end a text in every vocabulary that has them, whatever its tokenizer calls its `eos_token`.
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "<|im_end|>", "<eos>", "</s>", "<|return|>")
-_BREAK = (
-    "\ufdd0"  # Unicode keeps this character free. It separates the letters of a special token that a message spells.
-)
+# Unicode keeps this character free. It separates the letters of a special token that a message spells.
+_BREAK = "\ufdd0"
 # Fixed date for templates that insert today's date (Llama 3.2). Training and all probes must use the same prompt, also on
 # different days. Llama 3.1 and 3.2 use this date by default.
 _TODAY = datetime(2024, 7, 26)
@@ -104,9 +101,8 @@ class Chat:
         self._say_idle_switches()
         # Gemma adds white space as tokens that are not special: a line break ends no turn.
         added = tokenizer.added_tokens_decoder.items()
-        self._special = set(tokenizer.all_special_ids) | {
-            number for number, token in added if token.special or token.content.strip()
-        }
+        own = {number for number, token in added if token.special or token.content.strip()}
+        self._special = set(tokenizer.all_special_ids) | own
         spelled = (token.content for _, token in added if token.special and len(token.content) > 1)
         names = [name for name in spelled if not THINKING_STARTS.match(name) and not THINKING_ENDS.match(name)]
         self._special_text = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
@@ -168,9 +164,8 @@ class Chat:
         if self.has_parts:
             thoughts, answers, said = text.partition(self._own)
             said = (said if answers else text).partition(self.tokenizer.decode(self.turn_end_ids))[0]
-            if not any(
-                self.tokenizer.decode([token]) in thoughts for token in {*self.text_ids(self._own)} & self._special
-            ):
+            marks = (self.tokenizer.decode([token]) for token in {*self.text_ids(self._own)} & self._special)
+            if not any(mark in thoughts for mark in marks):
                 return said
             thoughts = thoughts.replace(opens, "").removesuffix(closes.removesuffix(self._own.strip()))
             return f"<think>\n{thoughts}" + (f"\n</think>\n\n{said}" if answers else "")
@@ -249,7 +244,7 @@ class Chat:
     def _user_rows(self, messages: Sequence[Message]) -> list[TrainingRow]:
         rows: list[TrainingRow] = []
         shown = ""
-        for position, message in enumerate([*messages, user("")]):
+        for position, message in enumerate([*messages, of_rows.user("")]):
             if position and message["role"] == "user":
                 before, said = self.user_prefix_text(messages[:position]), message["content"].strip() + self._user_end
                 shown += before + said
@@ -272,7 +267,7 @@ class Chat:
             self.check_prompt(messages)
         except TemplateError as error:
             say_once(f"calls and results of tools are written as text of the assistant's turn: {error}")
-            return tools_as_text(messages)
+            return of_rows.tools_as_text(messages)
         return list(messages)
 
     def _check_shown(self, messages: Sequence[Message], shown: str, prompt: str, with_thoughts: bool = True) -> None:
@@ -292,16 +287,9 @@ class Chat:
             return
         prompts = {name: self._apply(_GREETING, True, {name: False}) for name in ("enable_thinking", "thinking")}
         switch = next((name for name, prompt in prompts.items() if after_thinking(prompt) is not None), None)
-        raise TemplateError(
-            "the chat template opens a think block before every answer, and the answers to train on have no thinking: the model "
-            "would learn never to end the block; "
-            + (
-                f"set data.{switch}: false"
-                if switch
-                else "give the model's folder a chat_template.jinja that opens none"
-            )
-            + ", or train on answers that think and end it with </think>"
-        )
+        way = f"set data.{switch}: false" if switch else "give the model's folder a chat_template.jinja that opens none"
+        problem = "the chat template opens a think block before every answer, and the answers to train on never end it"
+        raise TemplateError(f"{problem}; {way}, or train on answers that think and end it with </think>")
 
     def repeats_thinking(self, content: str) -> bool:
         """Return True if an answer has thoughts, and its prompt ends in an empty think block (thinking is off)."""
@@ -337,9 +325,9 @@ class Chat:
         written = self._written(messages)
         said, end, _ = written.partition(self._stop)
         if not (end or self.has_parts) or not all(name in written for name in names):
+            problem = f"the chat template does not write a call of the tool {names[0]!r} after the prompt of its turn"
             raise TemplateError(
-                f"the chat template does not write a call of the tool {names[0]!r} after the prompt of its turn, so calls cannot be "
-                "trained; use a model whose template has tools, such as Qwen3.5, or leave these rows out"
+                f"{problem}; use a model whose template has tools, such as Qwen3.5, or leave these rows out"
             )
         return written if self.has_parts else said + end  # its thoughts end as its turns do
 
@@ -383,28 +371,26 @@ class Chat:
             raise TemplateError(f"the chat template cannot render this conversation: {one_line(error)}") from error
 
     def _apply(self, messages: Sequence[Message], opens_turn: bool, switches: Switches | None = None) -> str:
-        rendered: str = self.tokenizer.apply_chat_template(
-            self._shown(messages),
-            tokenize=False,
-            add_generation_prompt=opens_turn,
-            strftime_now=_TODAY.strftime,
-            **({"tools": messages[0]["tools"]} if messages and messages[0].get("tools") else {}),
-            **(self._options if switches is None else switches),
-        )
-        return rendered
+        options: dict[str, Any] = dict(self._options if switches is None else switches)
+        if messages and messages[0].get("tools"):
+            options["tools"] = messages[0]["tools"]
+        return self._written_by_template(self._shown(messages), add_generation_prompt=opens_turn, **options)
+
+    def _written_by_template(self, messages: Sequence[Message], **options: Any) -> str:
+        apply: Callable[..., str] = self.tokenizer.apply_chat_template
+        return apply(messages, tokenize=False, strftime_now=_TODAY.strftime, **options)
 
     def _shown(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages as the template takes them: a system message before the first user message where the template has
         no such role, and thoughts as a field where an assistant turn has parts."""
-        shown = list(map(plain, messages))
+        shown = list(map(of_rows.plain, messages))
         if not self._has_system and len(shown) > 1 and (shown[0]["role"], shown[1]["role"]) == ("system", "user"):
             shown[:2] = [{**shown[1], "content": f"{shown[0]['content']}\n\n{shown[1]['content']}"}]
-        return [
-            _with_thoughts(part)
-            if part.get("reasoning_content") or (self.has_parts and part["role"] == "assistant")
-            else part
-            for part in shown
-        ]
+
+        def thinks(part: Message) -> bool:
+            return bool(part.get("reasoning_content")) or (self.has_parts and part["role"] == "assistant")
+
+        return [_with_thoughts(part) if thinks(part) else part for part in shown]
 
     def _shows_system(self) -> bool:
         """Return True if the template has a system role: Gemma 1 and 2 raise an error, others leave the message out."""
@@ -424,10 +410,8 @@ class Chat:
         messages = [{"role": role, "content": "Hi."} for role in ("user", "assistant")] * 32
         # A template of some kilobytes renders 64 short messages in milliseconds.
         if not ends_within(2.0, 2**29, lambda: self._apply(messages, False)):
-            raise TemplateError(
-                "the chat template needs more than 2 seconds or 512 MiB for 64 short messages, so it loops or doubles its text; "
-                "put another chat_template.jinja into the model's folder"
-            )
+            problem = "the chat template needs more than 2 seconds or 512 MiB for 64 short messages, so it loops"
+            raise TemplateError(f"{problem}; put another chat_template.jinja into the model's folder")
 
     def _between(self, before: Sequence[Message]) -> str:
         """Return the text between an assistant's content and the user's content that follows it."""
@@ -461,11 +445,12 @@ class Chat:
 
         In templates such as GLM's and DeepSeek's nothing but the assistant's header ends a user turn.
         """
-        headers = {
-            token
-            for token in set(header_ids) & self._special
-            if not any(think.search(self.tokenizer.decode([token])) for think in (THINKING_STARTS, THINKING_ENDS))
-        }
+
+        def thinks(token: int) -> bool:
+            text = self.tokenizer.decode([token])
+            return bool(THINKING_STARTS.search(text) or THINKING_ENDS.search(text))
+
+        headers = {token for token in set(header_ids) & self._special if not thinks(token)}
         ends = [token for token in self.user_end_ids[-1:] if token in self._special]
         return tuple(dict.fromkeys([self.turn_end_ids[-1], *ends, *sorted(end_ids), *sorted(headers)]))
 
@@ -484,9 +469,10 @@ class Chat:
         """
         stops = [token for token in self.text_ids(own) if token in self.stop_ids]
         if stops and not self._own:
+            end = self.tokenizer.decode(stops[:1])
+            problem = f"the chat template writes {own!r} before an answer, and {end} ends a turn"
             raise TemplateError(
-                f"the chat template writes {own!r} before an answer, and {self.tokenizer.decode(stops[:1])} ends a turn; put a "
-                "chat_template.jinja whose generation prompt ends before it into the model's folder"
+                f"{problem}; the model's folder needs a chat_template.jinja that opens the answer itself"
             )
         return bool(stops)
 
@@ -496,9 +482,7 @@ class Chat:
         prompt = self.prompt_text(_GREETING)
         message = {"role": "assistant", "content": answer, **dict.fromkeys(THOUGHT_FIELDS, thought)}
         try:
-            text: str = self.tokenizer.apply_chat_template(
-                [*_GREETING, message], tokenize=False, strftime_now=_TODAY.strftime, **self._options
-            )
+            text = self._written_by_template([*_GREETING, message], **self._options)
         except Exception:  # noqa: BLE001 - the template raises what it likes
             return "", ""
         before, shown, after = text.removeprefix(prompt).partition(thought)

@@ -165,9 +165,7 @@ def same_by_algebra(given: str, reference: str) -> bool:
 def _algebra(given: str, reference: str) -> bool | None:
     done = _workers(os.getpid()).start(_within, _SECONDS, given, reference).result()
     if done.failure.startswith(NOT_STARTED):
-        raise NextturnError(
-            f"math-verify cannot be loaded, so answers cannot be compared ({done.failure}); is it installed?"
-        )
+        raise NextturnError(f"math-verify, which compares answers, cannot be loaded ({done.failure}); is it installed?")
     return None if done.failure else bool(done.value)
 
 

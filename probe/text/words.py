@@ -31,9 +31,8 @@ class RuleData:
 def rule_data() -> RuleData:
     """Read `judges/rules.yaml`, once."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast, where it was built
-    return RuleData(
-        **yaml.load((Path(__file__).parents[1] / "judges" / "rules.yaml").read_text(encoding="utf-8"), loader)
-    )
+    path = Path(__file__).parents[1] / "judges" / "rules.yaml"
+    return RuleData(**yaml.load(path.read_text(encoding="utf-8"), loader))
 
 
 @cache

@@ -28,7 +28,7 @@ HELP = {
     (*PROBE, "run", "--help"): "--dry-run",
     (*PROBE, "compare", "--help"): "--out",
     (*PROBE, "agreement", "--help"): "--judge",
-    (*PROBE, "label", "--help"): "--page",
+    (*PROBE, "label", "--help"): "--import",
     (*PROBE, "correct", "--help"): "--labels",
     (*BUILD, "--help"): "--dry-run",
     (SFT, "--help"): "--resume",

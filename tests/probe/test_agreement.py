@@ -112,12 +112,6 @@ def test_a_bad_row_is_named_by_file_line_and_key(tmp_path: Path, change: dict[st
         read_labelled(path)
 
 
-def test_an_empty_or_missing_file_is_an_error(tmp_path: Path) -> None:
-    for path in (write_rows(tmp_path / "empty.jsonl", []), tmp_path / "missing.jsonl"):
-        with pytest.raises(DataError, match=path.name):
-            read_labelled(path)
-
-
 def test_the_command_prints_figures_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{**row, "temperature": 0.7 * (number % 2), "set": "\x1b[31m"} for number, row in enumerate(labelled_rows())]
     del rows[0]["temperature"]

@@ -26,7 +26,6 @@ MARKS = {
 }
 TEMPLATES = list(MARKS)
 TURN_END = {name: end for name, (end, _) in MARKS.items()}
-USER_HEADER = {name: end + header for name, (end, header) in MARKS.items()}
 TALK = messages(
     "Ann has 3 apples and buys 4. How many now?", "3 + 4 = 7.\nThe answer is \\boxed{7}.", "Why did you add?",
     "Because buying makes more.", "And if she buys 5?", "Then it is 8.",
@@ -69,24 +68,6 @@ def test_loss_is_on_assistant_content_and_turn_end_alone_after_the_prompt_of_inf
     assert row.input_ids[: len(chat.prompt_ids(TALK[:5]))] == list(chat.prompt_ids(TALK[:5]))
 
 
-def test_a_user_turn_opens_with_a_bare_header_after_the_answer(family: str) -> None:
-    chat = chat_with(family)
-    history, generation = (chat.user_prefix_text(TALK[:2], form) for form in ("history", "generation"))  # type: ignore[arg-type]
-    assert all(text.endswith("\\boxed{7}." + USER_HEADER[family]) for text in (history, generation))
-    assert chat.prompt_text(TALK[:3]).startswith(history + "Why did you add?"), "what a real second turn shows"
-    assert generation.startswith(chat.prompt_text(TALK[:1]) + TALK[1]["content"]), "what the answer was made from"
-    if family == "qwen3_5_nothink":
-        assert history != generation
-    assert generation.replace("<think>\n\n</think>\n\n", "") == history
-
-
-def test_turns_stop_at_their_end_and_at_a_new_header(family: str) -> None:
-    chat = chat_with(family)
-    stops = {chat.tokenizer.decode([token]) for token in chat.stop_ids}
-    header = USER_HEADER[family].split("user")[0].split(">")[-2] + ">"
-    assert {TURN_END[family], header.strip()} <= stops
-
-
 MISTRAL = (
     "{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' if m['role'] == 'user' else ' ' + m['content'] + '</s>' }}"
     "{% endfor %}"
@@ -94,18 +75,16 @@ MISTRAL = (
 
 
 @pytest.mark.parametrize(
-    ("template", "special", "header"),
+    ("special", "header"),
     [
-        ("deepseekv3", ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"), "<｜Assistant｜>"),
-        ("glm4moe", ("<|user|>", "<|assistant|>"), "<|assistant|>"),
-        ("mistral", ("[INST]", "[/INST]", "</s>"), "[/INST]"),
-        ("mistral", ("</s>",), None),  # the header is plain text
+        (("[INST]", "[/INST]", "</s>"), "[/INST]"),
+        (("</s>",), None),  # the header is plain text
     ],
 )
-def test_a_user_turn_ends_at_the_next_header(template: str, special: tuple[str, ...], header: str | None) -> None:
+def test_a_user_turn_ends_at_the_next_header(special: tuple[str, ...], header: str | None) -> None:
     """A user turn ends where the assistant's header begins."""
     tokenizer = with_tokens(special, THINK)
-    tokenizer.chat_template = MISTRAL if template == "mistral" else shipped_template(template)
+    tokenizer.chat_template = MISTRAL
     chat = Chat(tokenizer)
     assert (header in tokenizer.convert_ids_to_tokens(chat.stop_ids)) == (header is not None)
     if header is None:
@@ -127,7 +106,7 @@ def test_any_text_keeps_learned_tokens_after_inference_prompts(texts: list[str])
 def test_a_marker_in_the_conversation_is_not_cut_at() -> None:
     chat = chat_with("chatml")
     talk = messages("What is NEXTTURNMARK?", "NEXTTURNMARKA")
-    assert chat.user_prefix_text(talk).endswith("NEXTTURNMARKA" + USER_HEADER["chatml"])
+    assert chat.user_prefix_text(talk).endswith("NEXTTURNMARKA" + "".join(MARKS["chatml"]))
 
 
 def test_templates_that_cannot_open_a_user_turn_are_refused() -> None:
@@ -239,13 +218,5 @@ def test_a_template_that_loops_or_doubles_is_refused(template: str, monkeypatch:
     monkeypatch.setattr("nextturn.probe.text.chat.ends_within", lambda seconds, *more: ends_within(0.2, *more))
     tokenizer = tiny_tokenizer("chatml")
     tokenizer.chat_template = template
-    with pytest.raises(TemplateError, match="loops or doubles its text"):
+    with pytest.raises(TemplateError, match="so it loops"):
         Chat(tokenizer)
-
-
-def test_a_template_error_becomes_one_line() -> None:
-    chat = chat_with("qwen3_5_nothink")
-    with pytest.raises(TemplateError, match="cannot render"):
-        chat.prompt_text([{"role": "assistant", "content": "alone"}])
-    with pytest.raises(TemplateError, match="after an assistant"):
-        chat.user_prefix_text(TALK[:1])

@@ -44,19 +44,6 @@ def writes_weights(folder: Path) -> None:
     (folder / "weights").write_text("whole")
 
 
-def test_a_folder_in_a_converted_model_can_be_entered_by_all_who_read_the_model(own_cache: Path) -> None:
-    """transformers saves a tokenizer's other chat templates in one."""
-
-    def make(folder: Path) -> None:
-        (folder / "weights").write_text("w")
-        (folder / "weights").chmod(0o600)
-        (folder / "additional_chat_templates").mkdir(mode=0o755)
-
-    folder = conversions.made_once("m", "s", 0, make)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
-    assert (modes["weights"], modes["additional_chat_templates"]) == (0o644, 0o755)
-
-
 def test_two_that_ask_at_once_convert_once(own_cache: Path) -> None:
     made: list[Path] = []
     entered = threading.Event()
@@ -72,18 +59,6 @@ def test_two_that_ask_at_once_convert_once(own_cache: Path) -> None:
     folder = conversions.made_once("m", "s", 0, make)
     second.join()
     assert len(made) == 1 and (folder / "weights").read_text() == "w"
-
-
-def test_a_worker_that_outlives_the_use_of_a_folder_keeps_nobody_waiting(own_cache: Path) -> None:
-    with conversions.made_while_used("m", "s", 0, writes_weights) as folder:
-        used = own_cache / ".m.used"
-        # A forked worker holds the same open file.
-        (own,) = [int(place.name) for place in Path("/proc/self/fd").iterdir() if place.resolve() == used]
-        worker = os.dup(own)
-    with used.open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.close(worker)
-    assert not folder.exists()
 
 
 def test_locks_are_taken_on_files_that_nfs_can_lock(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,15 +69,6 @@ def test_rows_that_are_no_json_leave_the_old_file(tmp_path: Path) -> None:
     assert left_in(tmp_path) == ["x.jsonl"]
 
 
-def test_rows_read_back_with_their_line_numbers_and_empty_lines_are_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text(
-        files.json_line(ROWS[0]) + "\n  \n" + files.json_line(ROWS[1]) + files.json_line(ROWS[2]).rstrip(),
-        encoding="utf-8",
-    )
-    assert list(files.read_jsonl(path)) == [(1, ROWS[0]), (4, ROWS[1]), (5, ROWS[2])]
-
-
 BROKEN = {
     "torn": b'{"id": "b", "te', "text": b"plain text", "bytes": b"\xff\xfe", "number": b'{"n": ' + b"1" * 5000 + b"}",
     "nested": b"[" * 100_000, "string": b'"id"', "list": b"[1]",
@@ -100,15 +91,6 @@ def test_a_broken_or_missing_json_file_is_named(tmp_path: Path, content: bytes |
         files.read_json(tmp_path / "x.json")
     with pytest.raises(DataError, match=r"nowhere\.jsonl:"):
         list(files.read_jsonl(tmp_path / "nowhere.jsonl"))
-
-
-def test_appended_rows_are_there_before_the_file_is_closed(tmp_path: Path) -> None:
-    with files.open_append(tmp_path / "new" / "x.jsonl") as file:
-        files.append_rows(file, ROWS[:2])
-        assert [row for _, row in files.read_jsonl(tmp_path / "new" / "x.jsonl")] == ROWS[:2]
-        files.append_rows(file, [])
-        files.append_rows(file, ROWS[2:])
-    assert [row for _, row in files.read_jsonl(tmp_path / "new" / "x.jsonl")] == ROWS
 
 
 def test_a_full_disk_ends_a_command_with_one_line_that_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:

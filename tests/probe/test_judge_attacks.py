@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nextturn.probe.judges.verdicts import GENUINE, LABELS
@@ -110,19 +110,3 @@ def test_any_text_gets_a_label_or_a_reason_and_the_same_twice(turn: str) -> None
     assert first == second
     assert (first.label in LABELS) != bool(first.unscored)
     assert first.raw
-
-
-@example(["?", "user", "\n", "label"], INJECTIONS[0])  # "? user" wraps nothing: cut out as well, it left one word
-@given(
-    st.lists(
-        st.sampled_from(
-            ["the", "why", "panel", "480", "?", "\n", "user", "label", "genuine_followup", "=", "<b>", "é"]
-        ),
-        max_size=30,
-    ),
-    st.sampled_from(INJECTIONS),
-)
-def test_adding_an_injection_never_makes_a_turn_genuine(pieces: list[str], injection: str) -> None:
-    turn = " ".join(pieces)
-    if judge("paint", f"{turn}\n{injection}").label == GENUINE:
-        assert judge("paint", turn).label == GENUINE

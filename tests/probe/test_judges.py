@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
-import yaml
 
-import support.fit_rules as fit_rules
 from nextturn.probe.command.errors import BadInput
 from nextturn.probe.command.recipe import section_from
 from nextturn.probe.command.sections import ProbeSection
 from nextturn.probe.judges import get_judge
-from nextturn.probe.judges.rules import RulesJudge, Turn, signals
+from nextturn.probe.judges.rules import Turn, signals
 from nextturn.probe.judges.verdicts import LABELS, Case, names_answer
-from nextturn.probe.labels.agreement import agreement, read_labelled
 from nextturn.probe.run import load_sets
 from nextturn.probe.text.words import phrases, rule_data
 from support.conversations import messages
-from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, case, judge, judge_all, labelled_rows
+from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, case, judge, judge_all
 from support.label_parts import write_rows
-
-DEV_TURNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "user_turns"
 
 
 @pytest.mark.parametrize(("label", "name", "turn"), ALL_TURNS)
@@ -83,15 +77,6 @@ def test_restating_an_earlier_question_is_found_in_a_longer_chat() -> None:
     assert judge_all(JUDGE, [Case(tuple(talk), question)])[0].label == "user_restatement"
 
 
-def test_a_question_with_a_number_of_its_own_asks_for_no_given() -> None:
-    assert judge("paint", "How many minutes does each of the 18 panels take?").raw.startswith("score")
-
-
-def test_verdicts_do_not_depend_on_the_batch() -> None:
-    cases = [case(name, turn) for _, name, turn in ALL_TURNS[::4]]
-    assert judge_all(JUDGE, cases) == [judge_all(RulesJudge(), [each])[0] for each in cases]
-
-
 OWN = """
 class Versionless:
     def labels(self, cases):
@@ -130,31 +115,8 @@ def test_specificity_needs_something_that_only_the_answer_introduced(turn: str, 
     assert names_answer(case("paint", turn)) is named
 
 
-@pytest.mark.parametrize("name", ["real_dev.jsonl", "constructed_dev.jsonl"])
-def test_agrees_with_people_on_labelled_turns(name: str) -> None:
-    """Not a test of generalization, because the weights were fitted on these turns. It fails if a change breaks the judge."""
-    if not (DEV_TURNS / name).is_file():
-        pytest.skip(f"no labelled turns at {DEV_TURNS / name}")
-    report = agreement(read_labelled(DEV_TURNS / name), JUDGE)
-    assert report["binary"]["kappa"] >= 0.6
-    assert sum(report["unscored"].values()) <= 0.05 * report["n"]
-
-
 def test_every_weight_has_its_signal_and_its_label_and_every_phrase_compiles() -> None:
     data = rule_data()
     assert set(data.weights) == set(signals(Turn(case("paint", "why 480?"))))
     assert {label for row in data.weights.values() for label in row} == set(data.bias) <= set(LABELS)
     assert all(phrases(name).pattern for name in (*data.anywhere, *data.opening))
-
-
-def test_the_weights_can_be_fitted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Fitting reports kappa and prints the rows of the data file."""
-    few = {name: rule_data().weights[name] for name in ("leaning", "imperative", "filler")}
-    monkeypatch.setattr(fit_rules, "rule_data", lambda: dataclasses.replace(rule_data(), weights=few))
-    fit_rules.main([str(write_rows(tmp_path / "labels.jsonl", labelled_rows()))])
-    report, _, printed = capsys.readouterr().out.partition("bias:")
-    assert "cross-validated kappa" in report
-    fitted = yaml.safe_load(f"bias:{printed}")
-    assert set(fitted["bias"]) == set(rule_data().bias) and set(fitted["weights"]) == set(few)

@@ -145,8 +145,8 @@ def test_a_finished_draw_writes_no_page_and_a_larger_one_adds_to_it(
     write_labels_of(folder, *[LABELS[3]] * 60)
     label(folder, "--n", "20")
     assert "all are labelled" in capsys.readouterr().out and not (folder / "label.html").exists()
-    label(folder, "--n", "25", "--page", tmp_path / "more.html")
-    assert len(on_page(tmp_path / "more.html")) == 15
+    label(folder, "--n", "25")
+    assert len(on_page(folder / "label.html")) == 15
 
 
 def test_turns_of_the_same_words_are_shown_once_and_share_a_label(

@@ -181,20 +181,8 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     options = [word for key, value in keys.items() for word in (f"--probe.{key}", value)]
 
     def run(root: Path, *more: str) -> list[str]:
-        main(
-            [
-                "watch",
-                str(root),
-                "--set",
-                str(tmp_path / "asked.jsonl"),
-                "--device",
-                "cpu",
-                "--poll",
-                "0.01",
-                *more,
-                *options,
-            ]
-        )
+        where = ["watch", str(root), "--set", str(tmp_path / "asked.jsonl"), "--device", "cpu", "--poll", "0.01"]
+        main([*where, *more, *options])
         out = root.with_name(f"{root.name}-probe")
         found = {path.parent.name for path in out.glob("*/results.json")}
         return sorted(name for name in found if not name.startswith("set-aside"))
@@ -242,12 +230,9 @@ def test_steps_that_change_or_vanish_between_two_looks(tmp_path: Path) -> None:
     root, out = tmp_path / "run", tmp_path / "out"
     probe = ProbeSection.model_validate({"sets": {"written_pairs": {}}, "dtype": "float32"})
     watcher = Watcher(root, probe, [], "cpu", 0.0, out=out)
-    unmarked, marked = (
-        under("global_step1_hf", CONFIG, TOKENIZER, WHOLE),
-        under("checkpoint-2", CONFIG, TOKENIZER, WHOLE),
-    )
-    for name, content in {**unmarked, **marked}.items():
-        write(root, name, content)
+    for step in ("global_step1_hf", "checkpoint-2"):  # the first has no mark
+        for name, content in under(step, CONFIG, TOKENIZER, WHOLE).items():
+            write(root, name, content)
     watcher.keep_new()
     assert watcher.steps() == [] and watcher.left_out.keys() == {1, 2}
     write(root, "global_step1_hf/model.safetensors", WEIGHTS.replace(b"norm", b"form"))  # written again

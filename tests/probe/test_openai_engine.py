@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +13,10 @@ from nextturn.probe.engines.base import Completion, Request, ScoreRequest, colle
 from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.engines.openai import OpenAIEngine
 from nextturn.probe.models.folders import load_model, load_tokenizer, resolve
-from support.loopback import Answer, Faults, Loopback, Seen, completion_reply
+from support.loopback import Answer, Loopback, Seen, completion_reply
 from support.model_server import model_server, token_logprobs
 
 TURNS = ("Why not?", "The answer is 7. Do you see why?", "Hello")
-Handler = Callable[[Seen], Any]
 
 
 @pytest.fixture(scope="module")
@@ -124,24 +122,6 @@ def test_where_some_requests_fail_the_others_come_first_and_the_error_counts_the
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("status", "message", "key"),
-    [
-        (400, "Unrecognized: add_special_tokens", "extras"),
-        (404, "No such.", "model"),
-        (401, "No.", "NEXTTURN_TEST_KEY"),
-    ],
-)
-def test_it_stops_where_everything_is_refused(parts: tuple[Any, Any], status: int, message: str, key: str) -> None:
-    refusal = Answer(status, {"error": {"message": message}})
-    with Loopback({"/completions": lambda seen: refusal}, Faults(latency_s=0.01)) as server:
-        engine = OpenAIEngine(section(server.url, concurrency=4), parts[1])
-        with pytest.raises(EngineError) as caught:
-            collect(engine, [Request((5,), 3, ())] * 400)
-        assert key in str(caught.value)
-        assert len(server.requests) < 200
-
-
 def scored(*values: float | None) -> dict[str, Any]:
     return {"choices": [{"text": "", "finish_reason": "length", "logprobs": {"token_logprobs": list(values)}}]}
 
@@ -161,16 +141,3 @@ def test_a_server_without_log_probabilities_is_asked_once(parts: tuple[Any, Any]
         with pytest.raises(CannotScore, match=why):
             list(engine.score([ScoreRequest((5, 6), (7,))] * 100))
         assert len(server.requests) == 1
-
-
-def test_a_score_that_fails_is_counted_and_the_others_come(parts: tuple[Any, Any]) -> None:
-    def some(seen: Seen) -> Any:
-        prompt = seen.body["prompt"]
-        return completion_reply("none this time") if prompt[-1] == 9 else scored(None, *[-0.5] * len(prompt))
-
-    requests = [ScoreRequest((5, 6, 4), (7, end)) for end in (8, 9, 8)]
-    done: dict[int, float] = {}
-    with Loopback({"/completions": some}) as server, pytest.raises(EngineError, match="1 of 3"):
-        for index, score in OpenAIEngine(section(server.url), parts[1]).score(requests):
-            done[index] = score
-    assert done == {0: pytest.approx(-1.0), 2: pytest.approx(-1.0)}

