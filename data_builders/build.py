@@ -70,7 +70,9 @@ def is_built(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     now = {**shaping(recipe), "inputs": hashes}
     _refuse_changes(out, before, now, *([Mark.AFTER_BUILDS] if elsewhere else []))
     for line in files.differences(before, now):
-        say(f"{out}: using the finished build there, although its recipe differs: {line}")
+        say(
+            f"{out}: this finished build is used, although the recipe has changed since: {line}; delete the folder to build it again"
+        )
     shutil.rmtree(out / WORK, ignore_errors=True)  # left by a build that was killed at its very end
     return True
 

@@ -139,7 +139,7 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
     before, settings["grading"] = settings.get("grading"), VERSION
     say(f"answers graded again: version {before} before, {VERSION} now")
     if lost:
-        say(f"{lost} replies to doubt left out: the answer before them is graded otherwise now")
+        say(f"doubted: {lost} replies are left out, because the answer before them now has another verdict")
     return kept
 
 

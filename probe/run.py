@@ -287,9 +287,9 @@ def measure_folder(
     # What ends a text on a server is in a file of the server.
     chat = Chat(tokenizer, probe.switches, None if served else models.end_ids(folder))
     if served:
-        say("stops     unknown: a server does not name its end tokens; those of tokenizer and template are sent")
+        say("stops     unknown: a server does not report its end tokens; the run sends those of tokenizer and template")
         if chat.has_parts and not served.extras:
-            why = "its special tokens mark the answer, and a server leaves them out without extras"
+            why = "its special tokens mark the answer, and with `server: {extras: false}` a server leaves them out"
             raise BadInput(f"probe.server.extras: given false, expected true for this chat template: {why}")
     else:  # the recipe says the dtype of a server, which cannot be asked
         probe = probe.model_copy(update={"dtype": models.used_dtype(folder, probe.dtype, device)})

@@ -89,7 +89,7 @@ def probe_checkpoints(
         return
     if probe.dtype != "auto" and trainer.is_deepspeed_enabled:
         raise BadInput(
-            f"probe.dtype: given {probe.dtype}, expected auto: DeepSpeed's live weights are measured as they are"
+            f"probe.dtype: given {probe.dtype}, expected auto: with DeepSpeed the weights in training are measured without a conversion"
         )
     probe = probe.model_copy(update={"dtype": dtype_here(probe.dtype, trainer.args, "probe.dtype")})
     if probe.dtype != "auto" or trainer.is_deepspeed_enabled:

@@ -116,7 +116,7 @@ class Rewards:
                 "reward.required; the same command then goes on from the last checkpoint, if there is one"
             )
         if problem is not None:  # a batch may be a single sample, and no step depends on it
-            say(f"warning: step {trainer_state.global_step}: of a batch of held-out prompts {problem}")
+            say(f"warning: step {trainer_state.global_step}: in a batch of held-out prompts {problem}")
 
         figures = {**reward_figures(every, every_scored), **watch_figures(every)}
         rows = list(zip(every, every_scored, strict=True))

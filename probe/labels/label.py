@@ -174,7 +174,7 @@ def agreement_of_readings(first: Sequence[Label], again: Sequence[Label], path: 
     pairs = [(labels[label.key], label.label, label.messages[0]["content"]) for label in again]
     readings = (kappa_and_accuracy(pairs), kappa_and_accuracy(genuine_or_other(pairs)))
     words = [f"equal {shown(of, 'accuracy')}%, kappa {shown(of, 'kappa')}" for of in readings]
-    return f"{len(again)} turns labelled again, not counted. All labels: {words[0]}; genuine or not: {words[1]}"
+    return f"{len(again)} turns were labelled twice; the second labels are in no rate. Agreement on the nine labels: {words[0]}; genuine or not: {words[1]}"
 
 
 def write_labels(path: Path, labels: Sequence[DrawnTurn]) -> None:
