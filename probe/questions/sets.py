@@ -36,7 +36,7 @@ from nextturn.probe.data.messages import (
     said_by,
     user,
 )
-from nextturn.probe.data.tables import is_saved, located, place, read_rows
+from nextturn.probe.data.tables import each_row, is_saved, located, place, read_rows
 from nextturn.probe.text.grading import hashed, reference_answer
 
 
@@ -117,19 +117,16 @@ def read_items(
                 f"{key}#{split.depth}" if every else key, split.context, None, split.reply, split.actual,
                 cluster=key if every else "", by=_values(row, by, split.depth),
             )
-            for key, row, splits in read_transcripts(path, columns, every)
+            for key, row, splits in read_transcripts(path, columns, every, left_out)
             for split in splits
         ]  # fmt: skip
     else:
-        items = []
-        for number, row in read_rows(path, columns):
-            try:
-                item = _item(row, place(path, number), number)
-                items.append(replace(item, by=_values(row, by, len(said_by(item.messages, "user")) + 1)))
-            except DataError as error:
-                if left_out is None:
-                    raise
-                left_out.append(str(error))
+
+        def read(row: dict[str, Any], where: str, number: int) -> Item:
+            item = _item(row, where, number)
+            return replace(item, by=_values(row, by, len(said_by(item.messages, "user")) + 1))
+
+        items = list(each_row(path, columns, left_out, read))
     _check_ids(path, [item.id for item in items])
     for name in by:
         if not 0 < (n := len({item.by[name] for item in items if name in item.by})) <= MOST_PARTS and name != "week":
@@ -221,13 +218,14 @@ def _instructed(item: Item, instruction: str) -> Item:
     return replace(item, messages=(*item.messages[:-1], user(f"{last}\n\n{instruction}")))
 
 
-def read_pairs(path: Path, columns: Mapping[str, str] | None = None) -> list[Pair]:
+def read_pairs(path: Path, columns: Mapping[str, str] | None = None, left_out: list[str] | None = None) -> list[Pair]:
     """Read all pairs of a file. Raises DataError as `read_items` does."""
-    pairs = []
-    for number, row in read_rows(path, columns):
-        where = place(path, number)
+
+    def read(row: dict[str, Any], where: str, number: int) -> Pair:
         complete, less = _text(row, ("complete",), where), _text(row, ("underspecified",), where)
-        pairs.append(Pair(str(row.get("id", number)), complete, less, _given(row, "missing", where)))
+        return Pair(str(row.get("id", number)), complete, less, _given(row, "missing", where))
+
+    pairs = list(each_row(path, columns, left_out, read))
     _check_ids(path, [pair.id for pair in pairs])
     return pairs
 

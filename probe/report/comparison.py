@@ -420,8 +420,12 @@ def declared_by(runs: Sequence[FinishedRun]) -> dict[str, dict[str, Figure]]:
     }
 
 
-def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
-    """Build the comparison of runs in order. Nothing is written and nothing is refused."""
+def compare_runs(runs: Sequence[FinishedRun], accept: Sequence[str] = ()) -> Comparison:
+    """Build the comparison of runs in order. Nothing is written and nothing is refused.
+
+    Args:
+        accept: Names of ACCEPTABLE: differences that are remarks and no reason to refuse.
+    """
     estimates = {run.name: {**run.results.figures(), **_grounding(run.samples)} for run in runs}
     sets = list(dict.fromkeys(name for run in runs for name in run.results.settings.sets))
     declared = declared_by(runs)
@@ -447,9 +451,9 @@ def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
             for run in runs
             if metric in estimates[run.name]
         ),
-        differences=tuple(differences(runs)),
+        differences=tuple(differences(runs, accept)),
         remarks=(
-            *(line for may_differ, line in _differing(runs) if may_differ),
+            *(line for may_differ, line in _differing(runs, accept) if may_differ),
             *(f"{run.name}: there is no samples.jsonl, so no paired test" for run in runs if not run.samples),
         ),
     )
@@ -568,15 +572,20 @@ def measured(run: FinishedRun) -> dict[str, str]:
     return {key: re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text) for key, text in texts.items()}
 
 
-def differences(runs: Sequence[FinishedRun]) -> list[str]:
+ACCEPTABLE = {"template": ("chat template", "stops")}
+"""Differences that `--accept` names, with the settings that differ. Models of two families have two templates and other end tokens."""
+
+
+def differences(runs: Sequence[FinishedRun], accept: Sequence[str] = ()) -> list[str]:
     """Return why these runs should not be compared, one line per reason; empty if they were measured alike."""
-    return [line for may_differ, line in _differing(runs) if not may_differ]
+    return [line for may_differ, line in _differing(runs, accept) if not may_differ]
 
 
-def _differing(runs: Sequence[FinishedRun]) -> Iterator[tuple[bool, str]]:
+def _differing(runs: Sequence[FinishedRun], accept: Sequence[str]) -> Iterator[tuple[bool, str]]:
     """Yield (may differ, "judge: rules-1 (base), llm-2 (sft, rl)") for each setting in which the runs differ."""
     runs = [part for run in runs for part in run.parts]
     settings = [measured(run) for run in runs]
+    accepted = {key for name in accept for key in ACCEPTABLE[name]}
     _fill_stops(runs, settings)
     for key in dict.fromkeys(key for of_run in settings for key in of_run):
         groups: dict[str, list[str]] = defaultdict(list)
@@ -587,7 +596,10 @@ def _differing(runs: Sequence[FinishedRun]) -> Iterator[tuple[bool, str]]:
             # A server stops at these tokens, too, and perhaps at others. A run without a measure has none of its figures.
             unlike = key in MAY_DIFFER or key.startswith("measures on set ") or (key == "stops" and UNKNOWN in groups)
             unlike |= key.startswith("code of ") and len(groups.keys() - {"null"}) == 1
-            yield unlike, f"{printable(key)}: {', '.join(listed)}"
+            text = ", ".join(listed)
+            if key == "chat template":  # whose hashes say nothing
+                text = f"{', '.join(next(iter(groups.values())))} has another one than the rest"
+            yield unlike or key in accepted, f"{printable(key)}{', accepted' if key in accepted else ''}: {text}"
 
 
 def _fill_stops(runs: Sequence[FinishedRun], settings: Sequence[dict[str, str]]) -> None:

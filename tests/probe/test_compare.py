@@ -239,7 +239,7 @@ def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path:
     base, out = probe_run(tmp_path / "a"), tmp_path / "out"
     for settings, reason in (
         ({"judge": "llm-2"}, "judge: rules-1 (base), llm-2 (other)"),
-        ({"template": "c" * 64}, "chat template: bbbbbbbbbbbb (base), cccccccccccc (other)"),
+        ({"template": "c" * 64}, "chat template: base has another one than the rest"),
         ({"dtype": "bfloat16"}, "dtype: auto (base), bfloat16 (other)"),
         ({"system_prompt": "Be brief."}, "system_prompt: null (base), Be brief. (other)"),
         ({"a_setting_of_tomorrow": 1}, "a_setting_of_tomorrow: null (base), 1 (other)"),
@@ -250,6 +250,12 @@ def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path:
         with pytest.raises(IncomparableRuns, match=f"^.*{re.escape(reason)}.*$"):
             compare([base, other], out)
     assert not out.exists()
+    family = {"template": "c" * 64, "stops": ["<|eot|>"]}
+    with pytest.raises(IncomparableRuns, match="seed: 0"):
+        compare([base, probe_run(tmp_path / "b", "other", seed=3, **family)], out, accept=["template"])  # type: ignore[arg-type]
+    assert not out.exists()
+    accepted = compare([base, probe_run(tmp_path / "b", "other", **family)], out, accept=["template"])  # type: ignore[arg-type]
+    assert not accepted.differences and accepted.remarks[0].startswith("chat template, accepted: ")
     compare([base, probe_run(tmp_path / "c", "other", judge="llm", seed=3, engine="vllm")], out, force=True)
     data = read_json(out / "comparison.json")
     assert sorted(data["differences"]) == ["judge: rules-1 (base), llm (other)", "seed: 0 (base), 3 (other)"]
