@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
         if (arguments.out / name).is_file():
             print(arguments.out / name)
         else:
-            print(f"no {name}: it needs accuracy and a figure of {arguments.y} in percent of the same run")
+            print(f"no {name}: no set has a figure of {arguments.y} in percent, with accuracy where a measure needs it")
     if keep or gain:
         gate = gate_of(comparison, keep, gain)
         print(f"\n{gate_table(gate)}")

@@ -457,9 +457,12 @@ def test_the_plot_leads_from_the_baseline_along_each_training_run(run_folders: l
     comparison = comparison_of(*folders)
     assert comparison.paths == [[2, 1], [4, 3], [5]]
     assert [path_name(comparison, path) for path in comparison.paths] == ["sft", "grpo", "rl"]
-    panel = panels_of(comparison)[1]
-    assert panel.set == "chat" and panel.accuracy == Metric("accuracy", "maths", "lenient")
-    assert list(panel.points) == ["T=0.0", "T=1.0"] and [point.run for point in panel.points["T=0.0"]] == [0, 1, 2]
+    own, other = panels_of(comparison)
+    assert own.accuracy == Metric("accuracy", "maths", "lenient")
+    assert list(own.points) == ["T=0.0", "T=1.0"] and [point.run for point in own.points["T=0.0"]] == [0, 1, 2]
+    # A set without accuracy is never drawn over the accuracy of another set.
+    assert other.set == "chat" and other.accuracy is None
+    assert {point.x for point in other.points[""]} == {0.0, 0.7, 1.0}
 
 
 def test_a_training_run_that_continues_another_starts_where_that_one_ended(tmp_path: Path) -> None:
@@ -494,7 +497,7 @@ def test_a_base_that_is_another_runs_checkpoint_is_shown_once(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("missing", ["accuracy", "followup", "clarify"])
-def test_a_plot_is_drawn_if_both_of_its_figures_were_measured(tmp_path: Path, missing: str) -> None:
+def test_a_plot_is_drawn_if_follow_up_was_measured(tmp_path: Path, missing: str) -> None:
     """The plot of an earlier comparison in the same folder is deleted."""
     parts: dict[str, Any] = {"accuracy": {"correct": None}, "clarify": {"asks": None}, "followup": {"genuine": None}}
     chosen: dict[str, Any] = {"genuine": {"chat": (0.1, 0.2, 0.3)}, **parts[missing]}
@@ -503,7 +506,7 @@ def test_a_plot_is_drawn_if_both_of_its_figures_were_measured(tmp_path: Path, mi
     plot.parent.mkdir()
     plot.write_bytes(b"of an earlier comparison")
     compare(folders, plot.parent)
-    drawn = missing == "clarify"
+    drawn = missing != "followup"
     assert plot.is_file() == ("tradeoff.png" in (plot.parent / "comparison.md").read_text()) == drawn
     assert not drawn or plot.read_bytes().startswith(PNG)
 
