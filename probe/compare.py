@@ -10,7 +10,9 @@ labels. With --keep or --gain the command is a gate: it ends with exit code 4 if
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 from nextturn.probe.command.errors import BadInput, IncomparableRuns
@@ -70,6 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
             print(arguments.out / name)
         else:
             print(f"no {name}: no set has a figure of {arguments.y} in percent, with accuracy where a measure needs it")
+    print("\n".join(["", *comparison.summary]))
     if keep or gain:
         gate = gate_of(comparison, keep, gain)
         print(f"\n{gate_table(gate)}")
@@ -126,6 +129,7 @@ def compare(
     else:  # of an earlier comparison
         (out / "tradeoff.png").unlink(missing_ok=True)
     write_atomic(out / "comparison.md", markdown(comparison, plot is not None))
-    write_atomic(out / "report.html", html(comparison, plot))
+    made = f"{date.today()}: nextturn probe compare {shlex.join(map(str, [*dirs, '--out', out]))}"
+    write_atomic(out / "report.html", html(comparison, plot, made=made))
     write_json(out / "comparison.json", {**as_json(comparison), **verdict})
     return comparison

@@ -28,7 +28,17 @@ from nextturn.probe.measures.base import Figure
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.measures.perturb import NONE
 from nextturn.probe.results import FinishedRun, Metric, Results, Samples, run_names
-from nextturn.probe.stats import NOTHING, Estimate, PairedDifference, auc, best_by_chance, mean_ci, paired_difference
+from nextturn.probe.stats import (
+    NOTHING,
+    Z80,
+    Z95,
+    Estimate,
+    PairedDifference,
+    auc,
+    best_by_chance,
+    mean_ci,
+    paired_difference,
+)
 from nextturn.probe.text.chat import UNKNOWN
 
 # --- What a comparison consists of.
@@ -298,6 +308,31 @@ class Comparison:
             yield f"hollow: the follow-up of {run} on {printable(name)} rises at T=0, and these fall: {', '.join(falls)}"
         if chance := ", ".join(f"{printable(name)} {100 * value:+.1f}" for name, value in self.best_by_chance.items()):
             yield f"the best of {len(self.runs) - 1} equal runs shows by chance alone, in points: {chance}"
+
+    @cached_property
+    def summary(self) -> list[str]:
+        """Sentences on the last run: what is higher and lower than in the baseline, what cannot be told, and hollow gains."""
+        run, told = printable(self.names[-1]), defaultdict[str, list[str]](list)
+        for each in self.main:
+            change, unit, title = self.change(each), each.declared.unit, self.title(each.metric)
+            if each.run != self.names[-1] or each.metric.name in ("strict", *LIKENESS):
+                continue
+            if change != each.changes.get("baseline", NOTHING):
+                title = f"follow-up by labels {each.metric.temperature}"
+            low, high = change.ci95 or (0.0, 0.0)
+            least = points(Estimate((high - low) / 2 * (1 + Z80 / Z95), None), unit).removeprefix("+")
+            kind = "higher" if low > 0 else "lower" if high < 0 else "same" if change.ci95 else "alone"
+            shown = {
+                "alone": percent(each.estimate, unit=unit),
+                "same": f"n = {change.n}, less than {least} is usually missed",
+            }
+            told[kind].append(printable(f"{title} on {each.metric.set} ({shown.get(kind, points(change, unit))})", 200))
+        if len(self.runs) == 1:
+            return [f"{run} in percent, with 95% intervals: {', '.join(told['alone'])}."] * bool(told)
+        clear = [f"is {kind} in {', '.join(told[kind])}" for kind in ("higher", "lower") if told[kind]]
+        found = f"Compared with {printable(self.names[0])}, {run} {' and '.join(clear) or 'clearly differs in no figure'}, in points."
+        unclear = [f"No difference can be told in {', '.join(told['same'])}."] * bool(told["same"])
+        return [found, *unclear, *(f"H{line[1:]}." for line in self.on_gains if line.startswith("hollow"))]
 
     @cached_property
     def as_judged(self) -> list[str]:
