@@ -21,4 +21,7 @@ def products_per_second() -> float:
 
 if __name__ == "__main__":
     minutes = SECONDS * PRODUCTS / products_per_second() / 60
-    print(f"the demo takes about {max(1, round(minutes))} minutes here: data, a probe, training, a second probe", flush=True)
+    print(
+        f"the demo takes about {max(1, round(minutes))} minutes here: data, a probe, training, a second probe",
+        flush=True,
+    )
