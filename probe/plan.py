@@ -120,22 +120,21 @@ def sets_within_reach(
 
 def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
     path = locate(name, section.path)
-    rows = [row for _, row in read_rows(path, section.columns)]
-    of_pairs = bool(rows) and "underspecified" in rows[0]
+    rows = [row for _, row in read_rows(path)]
+    of_pairs = bool(rows) and "underspecified" in {**rows[0], **section.columns}
     left_out: list[str] = []
+    # The user cannot correct a row of the hub.
+    stops = section.on_bad_row == "stop" and section.path and Path(section.path).exists()
+    skipped = None if stops else left_out
     if of_pairs:
-        items, pairs = [], choose(read_pairs(path, section.columns), section.n, probe.seed)
+        items, pairs = [], choose(read_pairs(path, section.columns, skipped), section.n, probe.seed)
     else:
-        # The user cannot correct a row of the hub.
-        own_file = section.path and Path(section.path).exists()
         every = section.turns == "all"
         by = tuple(dict.fromkeys([*["depth"] * every, *section.by]))
-        items = read_items(
-            path, section.instruction, section.transcript, section.columns, None if own_file else left_out, every, by
-        )
-        if left_out:
-            say(f"set {name!r}: {len(left_out)} of {len(rows)} rows left out, the first: {left_out[0]}")
+        items = read_items(path, section.instruction, section.transcript, section.columns, skipped, every, by)
         items, pairs = choose(items, section.n, probe.seed), []
+    if left_out:
+        say(f"set {name!r}: {len(left_out)} of {len(rows)} rows left out, the first: {left_out[0]}")
     answered = not (of_pairs or section.transcript) and all(item.answer is not None for item in items)
     default = ("clarify",) if of_pairs else ("accuracy", "followup") if answered else ("followup",)
     names = section.measures or default

@@ -2,6 +2,7 @@
 
     nextturn keys sft                      # all keys of an SFT recipe
     nextturn keys grpo rollout.simulator   # those of a section
+    nextturn keys probe.judge              # a key of the first recipe that has it
 
 The keys of `train:` are those of trl's config, whose own descriptions are shown: `nextturn keys sft train`.
 """
@@ -31,13 +32,21 @@ RECIPES: dict[str, type[BaseModel]] = {**TRAIN_RECIPES, "data": DataRecipe, "pro
 def main(argv: Sequence[str]) -> None:
     """Print the keys that `argv` names. Raises BadInput if there is no such key."""
     parser = argparse.ArgumentParser(prog="nextturn keys", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("recipe", choices=RECIPES, nargs="?", help="default: list the recipes with their sections")
+    recipes = f"{', '.join(RECIPES)}, or a key alone; default: list the recipes with their sections"
+    parser.add_argument("recipe", nargs="?", help=recipes)
     parser.add_argument("key", nargs="?", default="", help="a section or key, such as model.lora; default: all")
     options = parser.parse_args(argv)
     if options.recipe is None:
         print("\n".join(f"{name:<6} {', '.join(cls.model_fields)}" for name, cls in RECIPES.items()))
-    else:
-        print("\n".join(describe_keys(options.recipe, options.key)))
+        return
+    recipe, key = options.recipe, options.key
+    if recipe not in RECIPES and not key:
+        key, section = recipe, recipe.partition(".")[0]
+        having = [name for name, cls in RECIPES.items() if section in cls.model_fields]
+        recipe = next((name for name in having if key in dict(key_names(RECIPES[name]))), (having or [recipe])[0])
+    if recipe not in RECIPES:
+        raise BadInput(f"nextturn keys {recipe}: expected one of {', '.join(RECIPES)}, or a key of one of them")
+    print("\n".join(describe_keys(recipe, key)))
 
 
 def describe_keys(recipe: str, asked: str = "") -> Iterator[str]:

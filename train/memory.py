@@ -19,7 +19,7 @@ from nextturn.probe.command.errors import DataError
 from nextturn.probe.engines.hf import CHOICE_BYTES, cache_bytes
 from nextturn.probe.models.weights import read_config
 from nextturn.train.policy import adapted_share, new_adapter
-from nextturn.train.sections import ModelSection
+from nextturn.train.sections import GrpoRecipe, ModelSection, TrainRecipe, batch_of
 
 GIB = 2**30
 # Shapes of models that recipes name, for machines that cannot reach the hub. Text part only.
@@ -173,6 +173,30 @@ def memory_parts(
 def generation_bytes(size: Size, dtype: str, tokens: int, rows: int) -> float:
     """Return what transformers needs to generate `rows` texts of `tokens` in all: the cache and one choice of tokens."""
     return size.cached * tokens * width_of(dtype) + rows * (size.state + size.vocabulary * CHOICE_BYTES)
+
+
+def advice(recipe: TrainRecipe) -> str:
+    """Return what lowers the memory of training, with the values of now, as the end of a message."""
+    given = recipe.arguments
+    values = {"train.per_device_train_batch_size": batch_of(recipe).per_device}
+    if isinstance(recipe, GrpoRecipe):
+        values |= {
+            "rollout.batch_tokens": recipe.rollout.batch_tokens,
+            "data.max_prompt_tokens": recipe.data.max_prompt_tokens,
+        }
+    else:
+        values |= {"train.max_length": given.get("max_length", 1024)}
+    lower = ", ".join(f"{key} (now {value})" for key, value in values.items())
+    checkpointing = "" if given.get("gradient_checkpointing", True) else ", set train.gradient_checkpointing to true"
+    return f"lower {lower}{checkpointing}{'' if recipe.model.lora else ', or train an adapter (model.lora)'}"
+
+
+def memory_here(on_gpu: bool) -> float:
+    """Return the bytes of memory of the first GPU, or of this machine."""
+    import psutil
+    import torch
+
+    return float(torch.cuda.mem_get_info(0)[1] if on_gpu else psutil.virtual_memory().total)
 
 
 def width_of(dtype: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -317,8 +318,12 @@ class RunPlan:
             parts["generation"] = memory.generation_bytes(size, recipe.model.dtype, recipe.rollout.batch_tokens, texts)
         listed = ", ".join(f"{name} {value / memory.GIB:.2f}" for name, value in parts.items())
         stored = f"weights stored in {dtype}{f' under ZeRO-{zero}' if zero else ''}"
-        yield f"memory    {sum(parts.values()) / memory.GIB:.1f} GiB a process: {listed}, at {rows} x {self.length:,} tokens, {stored}"
-        yield f"          within {memory.ERROR:.0%}, and without CUDA's own 0.5 to 1 GiB"
+        needed, on_gpu = sum(parts.values()), torch.cuda.is_available() and not cpu_wanted(given)
+        here = memory.memory_here(on_gpu)
+        yield f"memory    {needed / memory.GIB:.1f} GiB a process: {listed}, at {rows} x {self.length:,} tokens, {stored}"
+        yield f"          within {memory.ERROR:.0%}, and without CUDA's own 0.5 to 1 GiB; {'a GPU' if on_gpu else 'this machine'} has {here / memory.GIB:.1f} GiB"
+        if needed * (1 if on_gpu else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))) > here:
+            yield f"warning: more memory than there is here: {memory.advice(recipe)}"
         if given.get("use_vllm"):
             share = f"{given.get('vllm_gpu_memory_utilization', 0.3):.0%} of each GPU, in addition to these parts"
             yield f"vllm      {'on a server of its own' if given.get('vllm_mode') == 'server' else share}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import socket
@@ -49,6 +50,8 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **fixed: Any) ->
     if not on_gpu:
         given["use_cpu"] = True
         share_cores()
+        # DeepSpeed, where it is installed, warns in every run that it found no GPU.
+        logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator" not in record.getMessage())
         if launcher_deepspeed():
             reduce_with_gloo()
         elif given.get("bf16", not given.get("fp16")) and emulates_bfloat16():  # trl's default is bfloat16

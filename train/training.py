@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from nextturn.probe.command.errors import SettingsChanged, require
+from nextturn.probe.command.errors import SettingsChanged, TrainingStopped, require
 from nextturn.probe.command.files import (
     only_process,
     read_json,
@@ -28,10 +28,11 @@ from nextturn.probe.command.files import (
     write_json,
 )
 from nextturn.probe.command.recipe import Mark, may_differ, recipe_dict, with_later_keys
-from nextturn.probe.command.terminal import is_main_process, say, visible
-from nextturn.probe.data.tables import located
+from nextturn.probe.command.terminal import is_main_process, processes, say, visible
+from nextturn.probe.data.tables import as_hub_set, located
 from nextturn.probe.models.checkpoints import finish_run, finished, list_checkpoints, newest_complete
-from nextturn.probe.models.folders import load_chat
+from nextturn.probe.models.embedded import EMBEDDED_NAME
+from nextturn.probe.models.folders import load_chat, resolve
 from nextturn.probe.models.user_model import (
     USER_MODEL,
     UserModelInfo,
@@ -83,13 +84,38 @@ def command(stage: str, summary: str, argv: Sequence[str], train: Callable[[Any,
     )
     arguments, overrides = parser.parse_known_args(argv)
     recipe = LOADERS[stage](arguments.recipe, overrides)
+    if processes() == 1 and not finished(Path(recipe.arguments["output_dir"])):
+        check_names(recipe)
     if not arguments.dry_run:
         require("trl", "train", f"nextturn {stage}")
-        train(recipe, arguments.resume)
+        try:
+            train(recipe, arguments.resume)
+        except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
+            from accelerate.utils.memory import should_reduce_batch_size
+
+            if not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
+                raise
+            from nextturn.train.memory import advice
+
+            raise TrainingStopped(f"out of memory: {advice(recipe)}; --dry-run shows the parts of the memory") from None
     elif is_main_process():  # one plan for all processes
         from nextturn.train.plan import describe
 
         print(visible(describe(recipe)))
+
+
+def check_names(recipe: TrainRecipe) -> None:
+    """Check that the recipe's data and model are names of something, before anything heavy is imported.
+
+    Raises:
+        BadInput: A file is missing or empty, or the model's name is no hub id, and there is nothing here under it.
+    """
+    for key in ("path", "validation"):
+        if name := getattr(recipe.data, key, None):
+            as_hub_set(name, f"data.{key}")
+    name = recipe.model.name
+    if "/" not in name and name != EMBEDDED_NAME and not (Path(name).exists() or recipe.model.fallback):
+        resolve(name)
 
 
 class Run:

@@ -194,7 +194,16 @@ def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
         for name in sorted({*before, *now}):
             yield from differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
     elif before != now:
-        yield f"{key}: {before!r} then, {now!r} now"
+        yield f"{key}: {_in_words(before)} then, {_in_words(now)} now"
+
+
+def _in_words(setting: Any) -> str:
+    """Return a setting for a message: of a section only the names of its keys."""
+    if isinstance(setting, dict):
+        return f"given ({', '.join(setting)})" if setting else "given"
+    if isinstance(setting, list):
+        return ", ".join(map(_in_words, setting)) or "none"
+    return "not given" if setting is None else json.dumps(setting, ensure_ascii=False)
 
 
 def sha256_text(text: str) -> str:

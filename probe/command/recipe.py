@@ -219,6 +219,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
+FLAGS = ("dry-run", "device", "label", "out", "resume", "set", "transcripts")
+"""Options of commands that are no keys of a recipe."""
+
+
 def _parse_overrides(cls: type[BaseModel], arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield (key, value) of options; a key by its first name."""
     known = dict(key_names(cls))
@@ -228,12 +232,15 @@ def _parse_overrides(cls: type[BaseModel], arguments: Sequence[str]) -> Iterator
         if not argument.startswith("--"):
             raise RecipeError(f"{argument}: not an option; an option for a key looks like --section.key value")
         key, equals, text = argument[2:].partition("=")
+        if key not in known and not any(key.startswith(f"{other}.") for other in known):
+            flag = difflib.get_close_matches(key, FLAGS, n=1, cutoff=0.8)
+            raise RecipeError(
+                f"--{key}: unknown option{f'; did you mean --{flag[0]}?' if flag else nearest_key(cls, key)}"
+            )
         if not equals:
             if not rest:
                 raise RecipeError(f"--{key}: a value is missing")
             text = rest.pop(0)
-        if key not in known and not any(key.startswith(f"{other}.") for other in known):
-            raise RecipeError(f"--{key}: unknown option{nearest_key(cls, key)}")
         try:
             yield known.get(key, key), yaml.load(text, Loader=_Loader)
         except (yaml.YAMLError, ValueError, RecursionError):

@@ -62,6 +62,8 @@ class SetSection(RecipeSection):
     """File with the set's rows, in any form of docs/your-data.md; default: the packaged or the hub's set of this name."""
     columns: dict[str, str] = {}
     """Names of the file's own columns, such as {question: Frage, answer: Antwort} or {messages: dialog}."""
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    """What to do with rows that cannot be read as questions: stop at the first, or skip them and count them in results.json."""
     n: Count | None = None
     """Number of items, sampled with the probe's seed; default: all."""
     measures: tuple[Measure, ...] | None = None

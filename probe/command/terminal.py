@@ -61,6 +61,7 @@ say_once = functools.cache(say)
 LOG_EVERY_S = 30.0
 """Seconds between the lines of one progress bar in a log."""
 _LOG_LINE = "{percentage:.0f}%, {n_fmt} of {total_fmt} after {elapsed}, {remaining} left, {rate_fmt}"
+_EARLY = "{n_fmt} of {total_fmt} after {elapsed}"
 _WITHOUT_TOTAL = "{n_fmt} after {elapsed}, {rate_fmt}"
 
 
@@ -75,7 +76,8 @@ def log_progress_as_lines() -> None:
     bar_class.close_silently = tqdm.close
 
     def show(bar: Any) -> None:
-        form = _LOG_LINE if bar.total else _WITHOUT_TOTAL
+        early = bar.total and bar.n < bar.total / 10  # the start of a model would make minutes look like hours
+        form = _EARLY if early else _LOG_LINE if bar.total else _WITHOUT_TOTAL
         line = bar.format_meter(**{**bar.format_dict, "prefix": "", "bar_format": form, "ncols": None})
         print(visible(": ".join(filter(None, [bar.desc.rstrip(": "), line]))), file=sys.stderr, flush=True)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from nextturn.probe.command.errors import DataError
 from nextturn.probe.command.terminal import say
-from nextturn.probe.data.tables import parsed, place, read_rows, renamed_columns
+from nextturn.probe.data.tables import each_row, parsed, renamed_columns
 
 Message = dict[str, Any]
 """{role, content}, both text. An assistant's message may have `loss: False`: it is shown and not trained on. In training a message
@@ -523,25 +523,29 @@ class Transcript:
 
 
 def read_transcripts(
-    path: Path, columns: Mapping[str, str] | None = None, every: bool = False
+    path: Path, columns: Mapping[str, str] | None = None, every: bool = False, skipped: list[str] | None = None
 ) -> list[tuple[str, dict[str, Any], list[Transcript]]]:
     """Return (id, row, transcripts) of every usable conversation of a file, and print what was left out.
 
     Args:
         columns: See `read_rows`.
         every: See `take_apart`.
+        skipped: Gets the fault of every row without a conversation; without it such a row is an error.
 
     Raises:
         DataError: a row without a conversation (file:line), or a file in which none can be used.
     """
     found: list[tuple[str, dict[str, Any], list[Transcript]]] = []
     left_out: dict[str, list[int]] = {}
-    for number, row in read_rows(path, columns):
+
+    def read(row: dict[str, Any], where: str, number: int) -> tuple[int, dict[str, Any], list[Transcript] | str]:
         conversation = conversation_in(row)
         if conversation is None:
-            raise _no_conversation(row, place(path, number), "`columns: {messages: NAME}` gives another name")
+            raise _no_conversation(row, where, "`columns: {messages: NAME}` gives another name")
         tools = next((row[name] for name in _TOOL_COLUMNS if row.get(name)), None)
-        transcripts = take_apart(conversation, place(path, number), every, tools)
+        return number, row, take_apart(conversation, where, every, tools)
+
+    for number, row, transcripts in each_row(path, columns, skipped, read):
         if isinstance(transcripts, str):
             left_out.setdefault(transcripts, []).append(number)
         else:

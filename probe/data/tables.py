@@ -8,10 +8,10 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nextturn.probe.command.errors import DataError, one_line
 from nextturn.probe.command.files import cache_root, read_jsonl, sha256_file, sha256_text, write_jsonl
@@ -28,13 +28,11 @@ def located(name: str, key: str) -> Path:
         key: The recipe's key, for messages.
 
     Raises:
-        DataError: There is no such file or folder, and the hub has no such data set or cannot be reached.
+        DataError: The file is empty, or there is no such file or folder, and the hub has no such data set or cannot be reached.
     """
-    path, on_hub = Path(name), _ON_HUB.fullmatch(name)
-    if path.exists():
+    path, on_hub = Path(name), as_hub_set(name, key)
+    if on_hub is None:
         return path
-    if on_hub is None or name.endswith((".jsonl", ".json", ".parquet", ".csv")):
-        raise DataError(f"{name}: no such file or folder ({key})")
     from nextturn.probe.data.hub import hub_rows
 
     hub_id, config, split = on_hub.groups()
@@ -45,6 +43,18 @@ def located(name: str, key: str) -> Path:
         except DataError as error:
             raise DataError(f"{name}: no such file or folder ({key}), and no data set of the hub: {error}") from None
     return stored
+
+
+def as_hub_set(name: str, key: str) -> re.Match[str] | None:
+    """Return the parts of the name of a data set of the hub, or None for a file or folder that is here. See `located`."""
+    path, on_hub = Path(name), _ON_HUB.fullmatch(name)
+    if path.is_file() and not path.stat().st_size:
+        raise DataError(f"{name}: the file is empty ({key})")
+    if path.exists():
+        return None
+    if on_hub is None or name.endswith((".jsonl", ".json", ".parquet", ".csv")):
+        raise DataError(f"{name}: no such file or folder ({key})")
+    return on_hub
 
 
 def read_rows(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -58,6 +68,40 @@ def read_rows(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[
     """
     for number, row in _rows_in(path):
         yield number, renamed_columns(row, columns, place(path, number)) if columns else row
+
+
+T = TypeVar("T")
+
+
+def each_row(
+    path: Path,
+    columns: Mapping[str, str] | None,
+    left_out: list[str] | None,
+    read: Callable[[dict[str, Any], str, int], T],
+) -> Iterator[T]:
+    """Yield what `read` makes of (row, its place, its number) for each row of a file.
+
+    Args:
+        columns: See `read_rows`.
+        left_out: Gets the fault of every row that cannot be read; without it such a row is an error.
+
+    Raises:
+        DataError: A row cannot be read, or none can.
+    """
+    read_one = False
+    for number, row in read_rows(path):
+        where = place(path, number)
+        try:
+            made = read(renamed_columns(row, columns, where) if columns else row, where, number)
+        except DataError as error:
+            if left_out is None:
+                raise DataError(f"{error} (in a probe's set `on_bad_row: skip` leaves such rows out)") from None
+            left_out.append(str(error))
+            continue
+        read_one = True
+        yield made
+    if left_out and not read_one:
+        raise DataError(f"{path}: none of {len(left_out)} rows can be used: {left_out[0]}")
 
 
 def renamed_columns(row: dict[str, Any], columns: Mapping[str, str], where: str) -> dict[str, Any]:

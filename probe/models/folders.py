@@ -7,6 +7,7 @@ model code is never run, and weights are read from safetensors files only.
 
 from __future__ import annotations
 
+import difflib
 import os
 import platform
 import re
@@ -92,7 +93,10 @@ def resolve(name: str) -> ModelFolder:
         raise ModelError(f"{name}: a file, expected a model folder with {CONFIG} or {ADAPTER_CONFIG}")
     if _HUB_ID.fullmatch(name):
         return _local(name, hub_folder(name))
-    raise ModelError(f"{name}: no such model folder; expected a folder, a hub id such as org/model, or {EMBEDDED_NAME}")
+    meant = f"; did you mean {EMBEDDED_NAME}?" if difflib.get_close_matches(name.lower(), [EMBEDDED_NAME]) else ""
+    raise ModelError(
+        f"{name}: no such model folder; expected a folder, a hub id such as org/model, or {EMBEDDED_NAME}{meant}"
+    )
 
 
 def _local(name: str, folder: Path) -> ModelFolder:

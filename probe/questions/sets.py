@@ -24,9 +24,19 @@ from pydantic import TypeAdapter
 
 from nextturn.probe.command.errors import DataError, SetOutOfReach
 from nextturn.probe.command.files import cache_root, sha256_text, write_jsonl
-from nextturn.probe.data import messages as conversations
-from nextturn.probe.data.messages import IDS, KEYS, Message, check_text, conversation_in, row_id, said_by, user
-from nextturn.probe.data.tables import is_saved, located, place, read_rows
+from nextturn.probe.data.messages import (
+    IDS,
+    KEYS,
+    Message,
+    check_messages,
+    check_text,
+    conversation_in,
+    read_transcripts,
+    row_id,
+    said_by,
+    user,
+)
+from nextturn.probe.data.tables import each_row, is_saved, located, place, read_rows
 from nextturn.probe.text.grading import hashed, reference_answer
 
 
@@ -107,19 +117,16 @@ def read_items(
                 f"{key}#{split.depth}" if every else key, split.context, None, split.reply, split.actual,
                 cluster=key if every else "", by=_values(row, by, split.depth),
             )
-            for key, row, splits in conversations.read_transcripts(path, columns, every)
+            for key, row, splits in read_transcripts(path, columns, every, left_out)
             for split in splits
         ]  # fmt: skip
     else:
-        items = []
-        for number, row in read_rows(path, columns):
-            try:
-                item = _item(row, place(path, number), number)
-                items.append(replace(item, by=_values(row, by, len(said_by(item.messages, "user")) + 1)))
-            except DataError as error:
-                if left_out is None:
-                    raise
-                left_out.append(str(error))
+
+        def read(row: dict[str, Any], where: str, number: int) -> Item:
+            item = _item(row, where, number)
+            return replace(item, by=_values(row, by, len(said_by(item.messages, "user")) + 1))
+
+        items = list(each_row(path, columns, left_out, read))
     _check_ids(path, [item.id for item in items])
     for name in by:
         if not 0 < (n := len({item.by[name] for item in items if name in item.by})) <= MOST_PARTS and name != "week":
@@ -134,7 +141,7 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
     identity = row_id(row, number)
     conversation = conversation_in(row)
     if conversation is not None:
-        messages = conversations.check_messages(conversation, where)
+        messages = check_messages(conversation, where)
         if messages[-1]["role"] != "user":
             expected = "a user message last (`transcript: true` reads finished conversations)"
             raise DataError(f"{where}: the conversation ends with the assistant, expected {expected}")
@@ -204,13 +211,14 @@ def remarks(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None
     return found + ["answers counted from 0"] * numbers
 
 
-def read_pairs(path: Path, columns: Mapping[str, str] | None = None) -> list[Pair]:
+def read_pairs(path: Path, columns: Mapping[str, str] | None = None, left_out: list[str] | None = None) -> list[Pair]:
     """Read all pairs of a file. Raises DataError as `read_items` does."""
-    pairs = []
-    for number, row in read_rows(path, columns):
-        where = place(path, number)
+
+    def read(row: dict[str, Any], where: str, number: int) -> Pair:
         complete, less = _text(row, ("complete",), where), _text(row, ("underspecified",), where)
-        pairs.append(Pair(str(row.get("id", number)), complete, less, _given(row, "missing", where)))
+        return Pair(str(row.get("id", number)), complete, less, _given(row, "missing", where))
+
+    pairs = list(each_row(path, columns, left_out, read))
     _check_ids(path, [pair.id for pair in pairs])
     return pairs
 

@@ -28,7 +28,17 @@ from nextturn.probe.measures.base import Figure
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.measures.perturb import NONE
 from nextturn.probe.results import FinishedRun, Metric, Results, Samples, run_names
-from nextturn.probe.stats import NOTHING, Estimate, PairedDifference, auc, best_by_chance, mean_ci, paired_difference
+from nextturn.probe.stats import (
+    NOTHING,
+    Z80,
+    Z95,
+    Estimate,
+    PairedDifference,
+    auc,
+    best_by_chance,
+    mean_ci,
+    paired_difference,
+)
 from nextturn.probe.text.chat import UNKNOWN
 
 # --- What a comparison consists of.
@@ -300,6 +310,31 @@ class Comparison:
             yield f"the best of {len(self.runs) - 1} equal runs shows by chance alone, in points: {chance}"
 
     @cached_property
+    def summary(self) -> list[str]:
+        """Sentences on the last run: what is higher and lower than in the baseline, what cannot be told, and hollow gains."""
+        run, told = printable(self.names[-1]), defaultdict[str, list[str]](list)
+        for each in self.main:
+            change, unit, title = self.change(each), each.declared.unit, self.title(each.metric)
+            if each.run != self.names[-1] or each.metric.name in ("strict", *LIKENESS):
+                continue
+            if change != each.changes.get("baseline", NOTHING):
+                title = f"follow-up by labels {each.metric.temperature}"
+            low, high = change.ci95 or (0.0, 0.0)
+            least = points(Estimate((high - low) / 2 * (1 + Z80 / Z95), None), unit).removeprefix("+")
+            kind = "higher" if low > 0 else "lower" if high < 0 else "same" if change.ci95 else "alone"
+            shown = {
+                "alone": percent(each.estimate, unit=unit),
+                "same": f"n = {change.n}, less than {least} is usually missed",
+            }
+            told[kind].append(printable(f"{title} on {each.metric.set} ({shown.get(kind, points(change, unit))})", 200))
+        if len(self.runs) == 1:
+            return [f"{run} in percent, with 95% intervals: {', '.join(told['alone'])}."] * bool(told)
+        clear = [f"is {kind} in {', '.join(told[kind])}" for kind in ("higher", "lower") if told[kind]]
+        found = f"Compared with {printable(self.names[0])}, {run} {' and '.join(clear) or 'clearly differs in no figure'}, in points."
+        unclear = [f"No difference can be told in {', '.join(told['same'])}."] * bool(told["same"])
+        return [found, *unclear, *(f"H{line[1:]}." for line in self.on_gains if line.startswith("hollow"))]
+
+    @cached_property
     def as_judged(self) -> list[str]:
         """The runs whose change in follow-up is the judge's, because not both runs have labels."""
         changed = {figure.run for figure in self.select("followup") if "baseline" in figure.changes}
@@ -413,8 +448,12 @@ def declared_by(runs: Sequence[FinishedRun]) -> dict[str, dict[str, Figure]]:
     return {name: {figure.name: figure for figure in figures} for name, figures in declared}
 
 
-def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
-    """Build the comparison of runs in order. Nothing is written and nothing is refused."""
+def compare_runs(runs: Sequence[FinishedRun], accept: Sequence[str] = ()) -> Comparison:
+    """Build the comparison of runs in order. Nothing is written and nothing is refused.
+
+    Args:
+        accept: Names of ACCEPTABLE: differences that are remarks and no reason to refuse.
+    """
     estimates = {run.name: {**run.results.figures(), **_grounding(run.samples)} for run in runs}
     sets = list(dict.fromkeys(name for run in runs for name in run.results.settings.sets))
     declared = declared_by(runs)
@@ -432,9 +471,9 @@ def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
         return RunFigure(run.name, metric, estimates[run.name][metric], changes, of_metric, _opening(run, metric))
 
     figures = tuple(figure(run, metric) for metric in metrics for run in runs if metric in estimates[run.name])
-    remarks = [line for may_differ, line in _differing(runs) if may_differ]
+    remarks = [line for may_differ, line in _differing(runs, accept) if may_differ]
     remarks += [f"{run.name}: there is no samples.jsonl, so no paired test" for run in runs if not run.samples]
-    return Comparison(tuple(runs), figures, tuple(differences(runs)), tuple(remarks))
+    return Comparison(tuple(runs), figures, tuple(differences(runs, accept)), tuple(remarks))
 
 
 _UNDECLARED = {name: Figure(name, shows="-") for name in ("role_consistency", "specificity", *LIKENESS)} | TURNS
@@ -550,15 +589,20 @@ def measured(run: FinishedRun) -> dict[str, str]:
     return found
 
 
-def differences(runs: Sequence[FinishedRun]) -> list[str]:
+ACCEPTABLE = {"template": ("chat template", "stops")}
+"""Differences that `--accept` names, with the settings that differ. Models of two families have two templates and other end tokens."""
+
+
+def differences(runs: Sequence[FinishedRun], accept: Sequence[str] = ()) -> list[str]:
     """Return why these runs should not be compared, one line per reason; empty if they were measured alike."""
-    return [line for may_differ, line in _differing(runs) if not may_differ]
+    return [line for may_differ, line in _differing(runs, accept) if not may_differ]
 
 
-def _differing(runs: Sequence[FinishedRun]) -> Iterator[tuple[bool, str]]:
+def _differing(runs: Sequence[FinishedRun], accept: Sequence[str]) -> Iterator[tuple[bool, str]]:
     """Yield (may differ, "judge: rules-1 (base), llm-2 (sft, rl)") for each setting in which the runs differ."""
     runs = [part for run in runs for part in run.parts]
     settings = [measured(run) for run in runs]
+    accepted = {key for name in accept for key in ACCEPTABLE[name]}
     _fill_stops(runs, settings)
     for key in dict.fromkeys(key for of_run in settings for key in of_run):
         groups: dict[str, list[str]] = defaultdict(list)
@@ -569,7 +613,10 @@ def _differing(runs: Sequence[FinishedRun]) -> Iterator[tuple[bool, str]]:
             # A server stops at these tokens, too, and perhaps at others. A run without a measure has none of its figures.
             unlike = key in MAY_DIFFER or key.startswith("measures on set ") or (key == "stops" and UNKNOWN in groups)
             unlike |= key.startswith("code of ") and len(groups.keys() - {"null"}) == 1
-            yield unlike, f"{printable(key)}: {', '.join(listed)}"
+            text = ", ".join(listed)
+            if key == "chat template":  # whose hashes say nothing
+                text = f"{', '.join(next(iter(groups.values())))} has another one than the rest"
+            yield unlike or key in accepted, f"{printable(key)}{', accepted' if key in accepted else ''}: {text}"
 
 
 def _fill_stops(runs: Sequence[FinishedRun], settings: Sequence[dict[str, str]]) -> None:

@@ -32,6 +32,7 @@ from nextturn.probe.kept import samples_file
 from nextturn.probe.measures import MEASURES
 from nextturn.probe.measures.base import Figure
 from nextturn.probe.measures.followup import Followup
+from nextturn.probe.measures.perturb import NONE
 from nextturn.probe.report.comparison import LOW, Comparison, RunFigure, measured, percent, points
 from nextturn.probe.stats import holm, p_value_of
 
@@ -163,6 +164,8 @@ def _tables(comparison: Comparison, figures: Sequence[RunFigure], keys: str, cel
             column = comparison.followup
         return [fields[key] or "-" for key in keys.split()], column, cell(figure)
 
+    if all(figure.metric.perturbation in ("", NONE) for figure in figures):
+        keys = keys.removesuffix(" perturbation")
     tables = []
     for name in dict.fromkeys(figure.metric.set for figure in figures):
         tables += pivot(name, keys, [entry(figure) for figure in figures if figure.metric.set == name])
@@ -228,7 +231,8 @@ def _with_bar(turns: Sequence[RunFigure], figure: RunFigure) -> Cell:
 
 
 def _measured(comparison: Comparison) -> list[Table]:
-    settings = [((key,), "value", [outside(text, 400)]) for key, text in measured(comparison.runs[0]).items()]
+    given = {key: text for key, text in measured(comparison.runs[0]).items() if text not in ("null", "[]", "{}")}
+    settings = [((key,), "value", [outside(text, 400)]) for key, text in given.items()]
     models = []
     for run in comparison.runs:
         model = run.results.model
@@ -316,6 +320,7 @@ _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*[]|~$"} | {"<": "&lt;
 def markdown(comparison: Comparison, has_plot: bool) -> str:
     """Return comparison.md. `has_plot`: tradeoff.png lies next to it."""
     parts = ["# Probe runs compared", f"Baseline: **{escaped(comparison.names[0])}**."]
+    parts += [escaped(sentence, 2000) for sentence in comparison.summary]
     parts += [f"{escaped(comparison.trainings, 1000)}."] if len(comparison.runs) > 1 else []
     parts += ["![The trade-off](tradeoff.png)"] if has_plot else []
     forced = "> **Measured differently, compared by force:**"
@@ -354,12 +359,13 @@ LIMIT = 60_000_000
 """Bytes of samples.jsonl of all runs beyond which the page holds a part of the items: browsers open no larger page."""
 
 
-def html(comparison: Comparison, plot: bytes | None = None, limit: int = LIMIT) -> str:
+def html(comparison: Comparison, plot: bytes | None = None, limit: int = LIMIT, made: str = "") -> str:
     """Return the page; reads samples.jsonl of each run. The same runs always give the same bytes.
 
     Args:
         plot: The trade-off plot as PNG.
         limit: Bytes of samples.jsonl that fit on the page.
+        made: When and by which command the page was made.
 
     Raises:
         DataError: A samples.jsonl holds a line that is not a JSON object.
@@ -368,7 +374,7 @@ def html(comparison: Comparison, plot: bytes | None = None, limit: int = LIMIT) 
     style, script = packaged("report/report.css"), packaged("report/page.js") + packaged("report/report.js")
     counts = {"rows": len(data["rows"]), "rows_found": rows_found}
     image = base64.b64encode(plot).decode() if plot else ""
-    of_page = {"comparison": comparison, "sections": list(sections(comparison)), "plot": image, **counts}
+    of_page = {"comparison": comparison, "made": made, "sections": list(sections(comparison)), "plot": image, **counts}
     return rendered("report/report.html", style, script, data, **of_page)
 
 

@@ -1,11 +1,11 @@
-"""The trade-off plot: task accuracy on the x axis, follow-up rate on the y axis, one panel per follow-up set.
+"""The trade-off plot: task accuracy on the x axis, follow-up rate on the y axis, one panel per follow-up set. A set without
+accuracy of its own, such as transcripts, has its follow-up drawn over the user turn in the conversation, else over temperature.
 
 The y axis can also show another measure (`--y`).
 
 Filled markers show greedy decoding, hollow ones the highest temperature. Arrows lead from the baseline along the
 checkpoints of each training run. A training run has its own colour (Okabe and Ito's, which colour-blind readers can tell
-apart) and its own marker, which can be told apart in grey print. The shaded area is what some run reaches or beats in both
-directions; its edge is the frontier.
+apart) and its own marker, which can be told apart in grey print.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import cycle, pairwise
 from typing import TYPE_CHECKING, Any
 
 from nextturn.probe.command.terminal import printable
-from nextturn.probe.report.comparison import Comparison, ending
+from nextturn.probe.report.comparison import Comparison, ending, temperature
 from nextturn.probe.results import Metric
 from nextturn.probe.stats import Estimate
 
@@ -30,34 +30,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Point:
-    """A run in a panel, by its index: accuracy `x` and, on the y axis, another rate, both in [0, 1] and measured."""
+    """A run in a panel, by its index: accuracy `x` and, on the y axis, another rate, both in [0, 1] and measured.
+
+    Where a set has no accuracy, `x` is the number of the user turn, or a temperature.
+    """
 
     run: int
-    x: Estimate
+    x: Estimate | float
     y: Estimate
 
     @property
     def at(self) -> tuple[float, float]:
-        """The place of the marker, in percent."""
-        return 100 * (self.x.value or 0.0), 100 * (self.y.value or 0.0)
+        """The place of the marker, rates in percent."""
+        x = 100 * (self.x.value or 0.0) if isinstance(self.x, Estimate) else self.x
+        return x, 100 * (self.y.value or 0.0)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The points of a set by temperature, the lowest (greedy) and the highest, or by figure. `real` is the rate of real users."""
+    """The points of a set by temperature, the lowest (greedy) and the highest, or by figure. `real` is the rate of real users.
+
+    Without `accuracy`, `x_label` says what the x axis is, and the points of each run are joined.
+    """
 
     set: str
-    accuracy: Metric
+    accuracy: Metric | None
     points: dict[str, list[Point]]
     real: Estimate | None
-    up_is_better: bool = True
+    x_label: str = ""
 
 
 def panels_of(comparison: Comparison, y: str = "followup") -> list[Panel]:
-    """Return a panel for each set for which some run has both numbers.
+    """Return a panel for each set with figures for it.
 
-    The x axis is the set's own accuracy if all runs have it, else the accuracy of the first set; for sharded, it is the accuracy
-    on the same problems whole.
+    The x axis is the set's own accuracy if some run has it, and never that of another set; for sharded, it is the accuracy on the
+    same problems whole.
     """
     panels = []
     if y != "followup":
@@ -67,25 +74,37 @@ def panels_of(comparison: Comparison, y: str = "followup") -> list[Panel]:
             figures = [each for each in figures if each.name == "sharded"] if y == "sharded" else figures
             by_figure = {each.name: _points(comparison, x, Metric(y, name, each.name)) for each in figures}
             if any(by_figure.values()):
-                panels.append(Panel(name, x, by_figure, None, all(each.better == "up" for each in figures)))
+                panels.append(Panel(name, x, by_figure, None))
         return panels
-    lenient = list(dict.fromkeys(figure.metric for figure in comparison.select("accuracy", name="lenient")))
-    for name, decodings in comparison.decodings.items() if lenient else ():
-        own = Metric("accuracy", name, "lenient")
-        accuracy = own if all(comparison.estimate(run, own).n for run in comparison.names) else lenient[0]
-        points = {at: _points(comparison, accuracy, Metric("followup", name, "rate", at)) for at in decodings}
+    for name, decodings in comparison.decodings.items():
+        accuracy = Metric("accuracy", name, "lenient")
+        rates = {at: Metric("followup", name, "rate", at) for at in decodings}
+        points = {at: _points(comparison, accuracy, rate) for at, rate in rates.items()}
         measured = [decoding for decoding, of_decoding in points.items() if of_decoding]
         real = comparison.select("actual", set=name, name="rate")
+        ceiling = real[0].estimate if real else None
         if measured:
             ends = {decoding: points[decoding] for decoding in (measured[0], measured[-1])}
-            panels.append(Panel(name, accuracy, ends, real[0].estimate if real else None))
+            panels.append(Panel(name, accuracy, ends, ceiling))
+            continue
+        lowest = decodings[0]
+        parts = {each.metric.part for each in comparison.figures if each.metric[:3] == rates[lowest][:3]}
+        depths = sorted(int(part.removeprefix("depth ")) for part in parts if part.startswith("depth "))
+        if len(depths) > 1:
+            over = {float(depth): rates[lowest]._replace(part=f"depth {depth}") for depth in depths}
+            label = f"user turn in the conversation, {lowest}"
+        else:
+            over, label = {temperature(at): rate for at, rate in rates.items()}, "temperature"
+        drawn = [point for x, rate in over.items() for point in _points(comparison, x, rate)]
+        panels += [Panel(name, None, {"": drawn}, ceiling, label)] * bool(drawn)
     return panels
 
 
-def _points(comparison: Comparison, x: Metric, y: Metric) -> list[Point]:
-    rate = comparison.corrected if comparison.all_corrected and y.measure == "followup" else comparison.estimate
-    pairs = [(comparison.estimate(run, x), rate(run, y)) for run in comparison.names]
-    return [Point(run, *pair) for run, pair in enumerate(pairs) if pair[0].n and pair[1].n]
+def _points(comparison: Comparison, x: Metric | float, y: Metric) -> list[Point]:
+    by_labels = comparison.all_corrected and y.measure == "followup" and not y.part
+    rate = comparison.corrected if by_labels else comparison.estimate
+    pairs = [(comparison.estimate(run, x) if isinstance(x, Metric) else x, rate(run, y)) for run in comparison.names]
+    return [Point(run, x, y) for run, (x, y) in enumerate(pairs) if y.n and (not isinstance(x, Estimate) or x.n)]
 
 
 def arrows(comparison: Comparison, points: Sequence[Point]) -> list[tuple[int, int]]:
@@ -121,11 +140,10 @@ REAL: dict[str, Any] = {"color": BASELINE[0], "linestyle": (0, (1, 2)), "linewid
 
 
 def draw_tradeoff(comparison: Comparison, y: str = "followup") -> bytes | None:
-    """Draw the trade-off as a PNG; return None if no run has both an accuracy and what the y axis shows: "followup" or a measure."""
+    """Draw the trade-off as a PNG; return None if no run has what the y axis shows: "followup", or a measure and its accuracy."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
     panels = panels_of(comparison, y)
     if not panels:
@@ -151,11 +169,6 @@ def draw_tradeoff(comparison: Comparison, y: str = "followup") -> bytes | None:
                 axis.set_ylabel(f"{' and '.join(panel.points)} (%)")
         for axis in axes[len(panels) :]:
             axis.set_visible(False)
-        if len(comparison.runs) > 1:  # once the limits of the axes, which panels share, are known
-            axes[0].set_ylim(axes[0].get_ylim())
-            for axis, panel in zip(axes, panels, strict=False):
-                if panel.up_is_better:
-                    _shade(axis, panel)
 
         def entry(label: str, **style: Any) -> Line2D:
             return Line2D([], [], label=label, **{"color": SOFT, "linewidth": 0.9, "markersize": 4.5, **style})
@@ -166,11 +179,11 @@ def draw_tradeoff(comparison: Comparison, y: str = "followup") -> bytes | None:
             colour, marker = styles[path[0]]
             line = "-" if len(path) > 1 else ""
             handles.append(entry(ending(path_name(comparison, path), 24), color=colour, marker=marker, linestyle=line))
-        for order, name in enumerate(dict.fromkeys(name for panel in panels for name in panel.points)):
+        for order, name in enumerate(dict.fromkeys(name for panel in panels for name in panel.points if name)):
             filling = {"linestyle": "--", "markerfacecolor": "white"} if order else {}
             handles.append(entry(f"{name} (greedy)" if name == "T=0.0" else name, marker="o", **filling))
-        if len(comparison.runs) > 1 and all(panel.up_is_better for panel in panels):
-            handles.append(Patch(color="#f0f0f0", label="some run is as good or better"))
+        if any(comparison.runs[run].results.model.step for run in styles):
+            handles.append(entry("a number at a marker: the training step", linestyle=""))
         if any(panel.real for panel in panels):
             handles.append(entry("real users, as judged", **REAL))
         figure.legend(handles=handles, loc="outside lower center", ncols=min(2 * columns, len(handles)), frameon=False)
@@ -183,7 +196,7 @@ def _draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Mappin
     greedy = next(iter(panel.points.values()))
     for hollow, points in enumerate(panel.points.values()):
         at = {point.run: point.at for point in points}
-        for start, end in arrows(comparison, points):
+        for start, end in arrows(comparison, points) if panel.accuracy else ():
             arrow = {"arrowstyle": "-|>", "color": styles[end][0], "linewidth": 0.9, "mutation_scale": 6}
             arrow |= {"shrinkA": 3.5, "shrinkB": 3.5, "linestyle": (0, (3, 2)) if hollow else "-"}
             axis.annotate("", xy=at[end], xytext=at[start], arrowprops=arrow, zorder=3)
@@ -191,33 +204,29 @@ def _draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Mappin
             colour, marker = styles[point.run]
             (x, y), bar = point.at, dict[str, Any](color=colour, linewidth=0.7, alpha=0.4, zorder=2)
             axis.plot([x, x], [100 * bound for bound in point.y.ci95 or ()] or [y, y], **bar)
-            if not hollow:  # the accuracy of a run is one number at every temperature
+            if not hollow and isinstance(point.x, Estimate):  # the accuracy of a run is one number at every temperature
                 axis.plot([100 * bound for bound in point.x.ci95 or ()] or [x, x], [y, y], **bar)
             looks: dict[str, Any] = {"color": colour, "markerfacecolor": "white" if hollow else colour, "zorder": 4}
             axis.plot(*point.at, marker, markersize=4.5, markeredgewidth=0.9, **looks)
+        for run in dict.fromkeys(point.run for point in points) if not panel.accuracy else ():
+            axis.plot(
+                *zip(*(point.at for point in points if point.run == run), strict=True),
+                color=styles[run][0],
+                linewidth=0.9,
+            )
     for point in greedy:
         model = comparison.runs[point.run].results.model
-        if model.step and comparison.names[point.run] in comparison.shown:
+        if panel.accuracy and model.step and comparison.names[point.run] in comparison.shown:
             offset: dict[str, Any] = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 6, "zorder": 5}
             axis.annotate(str(model.step), point.at, color=styles[point.run][0], **offset)
     if panel.real and panel.real.value is not None:
         axis.axhline(100 * panel.real.value, zorder=1, **REAL)
-    sizes = [f"accuracy n = {comparison.sizes(panel.accuracy)}"]
+    sizes = [f"accuracy n = {comparison.sizes(panel.accuracy)}"] if panel.accuracy else []
     ys = {at: sorted({point.y.n for point in points}) for at, points in panel.points.items()}
-    sizes += [f"{at} n = {'–'.join(map(str, dict.fromkeys((n[0], n[-1]))))}" for at, n in ys.items() if n]
+    sizes += [f"{at and f'{at} '}n = {'–'.join(map(str, dict.fromkeys((n[0], n[-1]))))}" for at, n in ys.items() if n]
     axis.set_title(f"{printable(panel.set, 30)} ({', '.join(sizes)})", fontsize=7, fontweight="bold")
-    whole = " whole" if panel.accuracy.measure == "sharded" else ""
-    axis.set_xlabel(f"accuracy on {printable(panel.accuracy.set, 40)}{whole} (%)")
+    whole = " whole" if panel.accuracy and panel.accuracy.measure == "sharded" else ""
+    axis.set_xlabel(f"accuracy on {printable(panel.set, 40)}{whole} (%)" if panel.accuracy else panel.x_label)
     axis.grid(True, color="#e4e4e4", linewidth=0.5)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def _shade(axis: Axes, panel: Panel) -> None:
-    """Shade the area under the frontier of greedy decoding, stairs that go down from the left."""
-    spots = [point.at for point in next(iter(panel.points.values()))]
-    xs = sorted({x for x, _ in spots})
-    ys = [max(y for x, y in spots if x >= left) for left in xs]
-    left, bottom = axis.get_xlim()[0], axis.get_ylim()[0]
-    axis.autoscale(False)
-    axis.fill_between([left, *xs], [ys[0], *ys], bottom, step="pre", color="#f0f0f0", linewidth=0, zorder=0)

@@ -63,6 +63,7 @@ function distinct(name) {
 
 function offer(name, values, any, names = {}) {
   const options = values.map(one => new Option(Object.hasOwn(names, one) ? names[one] : visibleText(one), one));
+  form.elements[name].parentElement.hidden = name !== "a" && values.length < 2;
   form.elements[name].replaceChildren(...(any ? [new Option(any, "")] : []), ...options);
 }
 
@@ -144,7 +145,7 @@ function facts(row) {
   }
   if (row.reference !== null) chips.push(chip(`reference ${row.reference}`));
   if (/^(accuracy|sharded|doubted)/.test(row.kind)) chips.push(chip(`extracted ${row.extracted === null ? "nothing" : row.extracted}`));
-  const raw = row.judge_raw ? element("p", "note", "judge: ", visible(row.judge_raw)) : null;
+  const raw = row.judge_raw && !row.judge_raw.startsWith("score: ") ? element("p", "note", "judge: ", visible(row.judge_raw)) : null;
   return element("div", "facts", element("p", "", ...chips), raw);
 }
 

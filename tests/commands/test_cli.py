@@ -33,6 +33,8 @@ HELP = {
     (*BUILD, "--help"): "--dry-run",
     (SFT, "--help"): "--resume",
     (*CLI, "users", "--help"): "perplexity",
+    (*CLI, "keys", "probe.judge"): "probe.judge: ",
+    (*CLI, "keys", "rollout.mode"): "rollout.mode: ",
     (*CLI, "--version"): "nextturn 0.",
 }
 REFUSED = {
@@ -51,6 +53,13 @@ REFUSED = {
     (SFT, "data_typo.yaml"): "data_typo.yaml: sauce: unknown key",
     (*BUILD, "sft.yaml"): "sft.yaml: a recipe for training; run `nextturn sft sft.yaml`",
     (SFT, "sft.yaml", "--train.learning_rate", "-1"): "train.learning_rate: given -1",
+    (SFT, "sft.yaml", "--dryrun"): "did you mean --dry-run?",
+    (SFT, "sft.yaml", "--data.path", "nowhere.jsonl"): "nowhere.jsonl: no such file",
+    (SFT, "sft.yaml", "--data.path", "none.jsonl"): "none.jsonl: the file is empty",
+    (SFT, "sft.yaml", "--data.validation", "none.jsonl", "--dry-run"): "none.jsonl: the file is empty",
+    (SFT, "sft.yaml", "--model.name", "smolm2-135m"): "did you mean smollm2-135m?",
+    (*CLI, "keys", "probe.judgee"): "did you mean probe.judge?",
+    (*CLI, "keys", "nowhere"): "expected one of sft",
 }  # fmt: skip
 # One interpreter for all, which tells after each command what it has imported so far.
 RUN_ALL = """
@@ -78,6 +87,7 @@ def one_error(lines: Sequence[str]) -> str:
 @pytest.fixture
 def recipes(tmp_path: Path, tiny_chatml: Path) -> Path:
     (tmp_path / "questions.jsonl").write_text('{"question": "What is 2 + 3?", "answer": "5"}\n')
+    (tmp_path / "none.jsonl").touch()
     (tmp_path / "conversations.jsonl").write_text(json.dumps({"messages": messages("Hi.", "Hello.")}) + "\n")
     (tmp_path / "probe.yaml").write_text("probe:\n  sets: {own: {path: questions.jsonl}}\n")
     (tmp_path / "typo.yaml").write_text("probe:\n  sets: {own: {path: questions.jsonl}}\n  temperaturs: [0.0]\n")

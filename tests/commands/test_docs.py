@@ -36,7 +36,7 @@ def test_the_site_lists_every_page_once() -> None:
 
 
 def test_the_api_page_names_what_can_be_imported() -> None:
-    for name in re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE):
+    for name in re.findall(r"^- `(nextturn\.\S+)`: ", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE):
         module, _, member = name.rpartition(".")
         assert hasattr(import_module(module), member)
 

@@ -26,7 +26,7 @@ def test_every_stage_of_the_example_runs(tmp_path: Path, tiny_chatml: Path) -> N
     call(["nextturn", "data", "data.yaml"], folder)
     assert json.loads((folder / "runs/data/manifest.json").read_text())["kept"] >= 3
 
-    for stage, pairs in (("dpo", "pairs.jsonl"), ("grpo", "questions.jsonl")):
+    for stage, pairs in (("dpo", "pairs.jsonl"), ("grpo", "prompts.jsonl")):
         assert (folder / pairs).is_file()
         call(["nextturn", stage, f"{stage}.yaml", *short, *(shorter if stage == "grpo" else [])], folder)
         assert (folder / f"runs/{stage}/finished.json").is_file()

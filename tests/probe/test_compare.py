@@ -239,7 +239,7 @@ def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path:
     base, out = probe_run(tmp_path / "a"), tmp_path / "out"
     for settings, reason in (
         ({"judge": "llm-2"}, "judge: rules-1 (base), llm-2 (other)"),
-        ({"template": "c" * 64}, "chat template: bbbbbbbbbbbb (base), cccccccccccc (other)"),
+        ({"template": "c" * 64}, "chat template: base has another one than the rest"),
         ({"dtype": "bfloat16"}, "dtype: auto (base), bfloat16 (other)"),
         ({"system_prompt": "Be brief."}, "system_prompt: null (base), Be brief. (other)"),
         ({"a_setting_of_tomorrow": 1}, "a_setting_of_tomorrow: null (base), 1 (other)"),
@@ -250,6 +250,12 @@ def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path:
         with pytest.raises(IncomparableRuns, match=f"^.*{re.escape(reason)}.*$"):
             compare([base, other], out)
     assert not out.exists()
+    family = {"template": "c" * 64, "stops": ["<|eot|>"]}
+    with pytest.raises(IncomparableRuns, match="seed: 0"):
+        compare([base, probe_run(tmp_path / "b", "other", seed=3, **family)], out, accept=["template"])  # type: ignore[arg-type]
+    assert not out.exists()
+    accepted = compare([base, probe_run(tmp_path / "b", "other", **family)], out, accept=["template"])  # type: ignore[arg-type]
+    assert not accepted.differences and accepted.remarks[0].startswith("chat template, accepted: ")
     compare([base, probe_run(tmp_path / "c", "other", judge="llm", seed=3, engine="vllm")], out, force=True)
     data = read_json(out / "comparison.json")
     assert sorted(data["differences"]) == ["judge: rules-1 (base), llm (other)", "seed: 0 (base), 3 (other)"]
@@ -451,9 +457,12 @@ def test_the_plot_leads_from_the_baseline_along_each_training_run(run_folders: l
     comparison = comparison_of(*folders)
     assert comparison.paths == [[2, 1], [4, 3], [5]]
     assert [path_name(comparison, path) for path in comparison.paths] == ["sft", "grpo", "rl"]
-    panel = panels_of(comparison)[1]
-    assert panel.set == "chat" and panel.accuracy == Metric("accuracy", "maths", "lenient")
-    assert list(panel.points) == ["T=0.0", "T=1.0"] and [point.run for point in panel.points["T=0.0"]] == [0, 1, 2]
+    own, other = panels_of(comparison)
+    assert own.accuracy == Metric("accuracy", "maths", "lenient")
+    assert list(own.points) == ["T=0.0", "T=1.0"] and [point.run for point in own.points["T=0.0"]] == [0, 1, 2]
+    # A set without accuracy is never drawn over the accuracy of another set.
+    assert other.set == "chat" and other.accuracy is None
+    assert {point.x for point in other.points[""]} == {0.0, 0.7, 1.0}
 
 
 def test_a_training_run_that_continues_another_starts_where_that_one_ended(tmp_path: Path) -> None:
@@ -488,7 +497,7 @@ def test_a_base_that_is_another_runs_checkpoint_is_shown_once(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("missing", ["accuracy", "followup", "clarify"])
-def test_a_plot_is_drawn_if_both_of_its_figures_were_measured(tmp_path: Path, missing: str) -> None:
+def test_a_plot_is_drawn_if_follow_up_was_measured(tmp_path: Path, missing: str) -> None:
     """The plot of an earlier comparison in the same folder is deleted."""
     parts: dict[str, Any] = {"accuracy": {"correct": None}, "clarify": {"asks": None}, "followup": {"genuine": None}}
     chosen: dict[str, Any] = {"genuine": {"chat": (0.1, 0.2, 0.3)}, **parts[missing]}
@@ -497,7 +506,7 @@ def test_a_plot_is_drawn_if_both_of_its_figures_were_measured(tmp_path: Path, mi
     plot.parent.mkdir()
     plot.write_bytes(b"of an earlier comparison")
     compare(folders, plot.parent)
-    drawn = missing == "clarify"
+    drawn = missing != "followup"
     assert plot.is_file() == ("tradeoff.png" in (plot.parent / "comparison.md").read_text()) == drawn
     assert not drawn or plot.read_bytes().startswith(PNG)
 

@@ -20,6 +20,9 @@ from nextturn.probe.command.sections import SetSection
 from nextturn.probe.data.messages import UNREAD_TOOLS, said_by, take_apart, tools_as_text, user
 from nextturn.probe.log import read_log
 from nextturn.probe.questions.sets import read_items
+from nextturn.probe.report.comparison import compare_runs
+from nextturn.probe.report.plot import panels_of
+from nextturn.probe.results import load_runs
 from nextturn.probe.text.repeats import is_english, repeats, says_so
 from support.commands import ROOT
 from support.conversations import messages
@@ -175,6 +178,9 @@ def test_figures_by_depth_and_column(tiny_chatml: Path, tmp_path: Path) -> None:
     rates = {(row["measure"], row["part"]): row["n"] for row in figures if row["name"] == "rate"}
     parts = ("", "depth 2", "depth 3", "segment free", "segment pro")
     assert rates.keys() == {(measure, part) for measure in ("followup", "actual") for part in parts}
+    [panel] = panels_of(compare_runs(load_runs([out])))
+    assert panel.accuracy is None and (compared / "tradeoff.png").is_file()
+    assert [(point.x, point.y.n) for point in panel.points[""]] == [(2.0, 4), (3.0, 4)]
     page = (compared / "comparison.md").read_text()
     real = sorted((row for row in rows if row["kind"] == "actual"), key=lambda row: row["grounding"])
     least = re.findall(r"^\| (talk \d#\d) \| (-?[\d.]+) \| -?[\d.]+ \| (.*) \|$", page, re.MULTILINE)

@@ -153,12 +153,21 @@ def test_a_large_comparison_keeps_whole_items_and_says_so(comparison: Comparison
     assert 0.2 < len(everything) / len(rows_of(page)) < 0.5
     assert f"{len(everything):,} of {len(rows_of(page)):,} rows" in Parsed(small).text
     assert "samples.jsonl in the folder" not in Parsed(page).text
-    figures_of = [Parsed(text).text.split("Change against")[1].split("Conversations")[0] for text in (small, page)]
+    figures_of = [re.findall("<table>.*?</table>", text, re.DOTALL) for text in (small, page)]
     assert figures_of[0] == figures_of[1], "figures are over all items"
 
 
 def test_the_figures_of_the_comparison_stand_on_the_page(comparison: Comparison, page: str) -> None:
     parsed = Parsed(page)
+    order = [page.index(mark) for mark in ("<h1>", 'class="note"', 'id="list"', "<table>")]
+    assert order == sorted(order), "sentences, conversations, tables"
+    assert all(sentence in parsed.text for sentence in comparison.summary)
+    last = [figure for figure in comparison.main if figure.run == comparison.names[-1] and "baseline" in figure.changes]
+    for figure in last:  # what an interval tells from 0 is in the first sentence, the rest in the second
+        low, high = comparison.change(figure).ci95 or (0, 0)
+        name = f"{comparison.title(figure.metric)} on {figure.metric.set} ("
+        told = [name in sentence for sentence in comparison.summary[:2]]
+        assert figure.metric.name in ("strict", *LIKENESS) or told == [clear := low > 0 or high < 0, not clear]
     for figure in comparison.main:
         assert percent(figure.estimate) in parsed.text, figure
         assert bool(figure.estimate.ci95) == (figure.metric.name not in LIKENESS), figure

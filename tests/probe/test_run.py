@@ -381,7 +381,7 @@ def test_a_set_that_cannot_be_asked_is_refused(llama: Loaded, probe: ProbeSectio
     with pytest.raises(DataError, match="no set is named"):
         load_sets(changed(probe, sets={}))
     (tmp_path / "maths.jsonl").write_text("")
-    with pytest.raises(DataError, match=r"maths\.jsonl: no rows"):
+    with pytest.raises(DataError, match=r"maths\.jsonl: the file is empty"):
         measure(llama, probe, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -439,6 +439,32 @@ def test_odd_rows_of_the_hub_are_left_out_and_counted_and_those_of_a_file_are_re
     write_jsonl(tmp_path / "own.jsonl", rows)
     with pytest.raises(DataError, match=r"own\.jsonl:2"):
         load_sets(ProbeSection(sets={"own": SetSection(path=str(tmp_path / "own.jsonl"))}))
+    skips = SetSection(path=str(tmp_path / "own.jsonl"), measures=("accuracy",), on_bad_row="skip")
+    section = ProbeSection(sets={"own": skips}, judge="rules")
+    results = measure(llama, section, tmp_path / "own", Says([Completion("5", 3, "stop")]))
+    assert results["left_out"] == {"own": 2} and results["accuracy"]["own"]["n"] == 1
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "keys"),
+    [
+        ({"messages": messages("Hi", "Hello", "And?")}, {"text": "Hi"}, {"transcript": True}),
+        (PAIRS[0], {"complete": "A pen costs 2 dollars."}, {}),
+        ({"Frage": "Q?", "answer": "5"}, {"question": "Q?"}, {"columns": {"question": "Frage"}}),
+    ],
+)
+def test_bad_rows_of_every_kind_can_be_skipped(good: Any, bad: Any, keys: Any, tmp_path: Path) -> None:
+    def load(rows: list[Any], on_bad_row: Any) -> list[Any]:
+        write_jsonl(tmp_path / "own.jsonl", rows)
+        own = SetSection(path=str(tmp_path / "own.jsonl"), on_bad_row=on_bad_row, **keys)
+        return load_sets(ProbeSection(sets={"own": own}, judge="rules"))
+
+    with pytest.raises(DataError, match=r"own\.jsonl:2: .*on_bad_row"):
+        load([good, bad], "stop")
+    (loaded,) = load([good, bad], "skip")
+    assert (len(loaded.items) + len(loaded.pairs), len(loaded.left_out)) == (1, 1)
+    with pytest.raises(DataError, match=r"own\.jsonl:1"):  # even if rows are skipped, some must be left
+        load([{**bad, "id": "b"}], "skip")
 
 
 def test_a_model_grades_where_the_set_says_so(llama: Loaded, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_the_plan_says_what_is_not_read_and_from_where_answers_count() -> None:
 
 
 def test_a_path_is_taken_before_any_name(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text("")
+    (tmp_path / "x.jsonl").write_text("{}")
     assert locate("gsm8k", str(tmp_path / "x.jsonl")) == tmp_path / "x.jsonl"
     for path in (tmp_path / "nowhere.jsonl", tmp_path):
         with pytest.raises(DataError, match=r"no such file.* \(set 'gsm8k'\)") as caught:

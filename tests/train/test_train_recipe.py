@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import nextturn.train.plan
 from nextturn.data_builders.build import build
 from nextturn.data_builders.sections import load_data_recipe
-from nextturn.probe.command.errors import BadInput, DataError, RecipeError
+from nextturn.probe.command.errors import BadInput, DataError, RecipeError, TrainingStopped
 from nextturn.probe.command.files import write_json
 from nextturn.probe.command.recipe import REMOVED, recipe_dict, recipe_keys
 from nextturn.probe.models.checkpoints import mark_complete
@@ -38,6 +38,7 @@ from nextturn.train.sections import (
     load_grpo_recipe,
     load_sft_recipe,
 )
+from nextturn.train.training import command
 from support.grpo_parts import write_recipe
 from support.problems import MIXED
 from support.schema import SCHEMAS, TRL_FIELDS, schema, text_of, trl_fields
@@ -192,6 +193,34 @@ def test_keys_prints_type_default_and_sentence(capsys: pytest.CaptureFixture[str
     assert list(describe_keys("grpo", "train.beta")) == ["train.beta: float, default 0.0", "    KL coefficient."]
     with pytest.raises(BadInput, match=r"model.lora.alhpa: .*model.lora.alpha"):
         list(describe_keys("sft", "model.lora.alhpa"))
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory"), TrainingStopped),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."), TrainingStopped),
+        (MemoryError(), TrainingStopped),
+        (RuntimeError("shapes do not match"), RuntimeError),
+    ],
+)
+def test_out_of_memory_names_the_keys_to_lower(error: Exception, ends: type[Exception], tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("{}")
+    path = tmp_path / "sft.yaml"
+    path.write_text(
+        f"model: {{name: org/m}}\ndata: {{path: {tmp_path / 'rows.jsonl'}}}\n"
+        f"train: {{output_dir: {tmp_path / 'run'}, per_device_train_batch_size: 6, max_length: 77}}\n"
+    )
+
+    def train(recipe: Any, resume: str) -> None:
+        raise error
+
+    with pytest.raises(ends) as caught:
+        command("sft", "Fine-tune", [str(path)], train)
+    told = str(caught.value)
+    assert (ends is RuntimeError) == (told == str(error))
+    for part in ("train.per_device_train_batch_size (now 6)", "train.max_length (now 77)", "model.lora"):
+        assert (ends is TrainingStopped) == (part in told)
 
 
 # --- The effective batch size.
