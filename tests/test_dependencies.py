@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nextturn.probe.command.errors import BadInput, run_command
+from nextturn.probe.command.files import write_jsonl
 from nextturn.probe.command.sections import TrackingSection
 from nextturn.probe.engines.hf import live_model
 from nextturn.probe.models.folders import load_model, resolve
@@ -34,7 +35,9 @@ def test_a_recipe_that_needs_one_of_them_names_the_extra(
     tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     without(monkeypatch, "wandb", "deepspeed")
-    recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(tmp_path / "nowhere")})
+    rows = tmp_path / "rows.jsonl"
+    write_jsonl(rows, [{"prompt": "What is 2 + 2?", "completion": "4"}])
+    recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(rows)})
     assert run_command(main, [str(recipe), "--tracking.to", "wandb"]) == 2
     assert "nextturn[wandb]" in capsys.readouterr().err
     check_devices({"deepspeed": "zero2.json"}, on_gpu=True, for_cpus=False, gpus=1)  # one process runs without it
@@ -57,7 +60,9 @@ def test_the_probe_works_in_an_environment_without_extras_and_names_the_extra_wh
         assert live is not model
     with pytest.raises(BadInput, match=r"nextturn\[lora\]"):
         load_model(resolve(str(adapter)))
-    recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(tmp_path / "nowhere")})
+    rows = tmp_path / "rows.jsonl"
+    write_jsonl(rows, [{"prompt": "What is 2 + 2?", "completion": "4"}])
+    recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(rows)})
     assert run_command(main, [str(recipe)]) == 2
     error = capsys.readouterr().err
     assert "nextturn[train]" in error and error.count("\n") == 1
