@@ -311,28 +311,42 @@ class Comparison:
 
     @cached_property
     def summary(self) -> list[str]:
-        """Sentences on the last run: what is higher and lower than in the baseline, what cannot be told, and hollow gains."""
-        run, told = printable(self.names[-1]), defaultdict[str, list[str]](list)
+        """Sentences: what is higher and lower than in the baseline, what cannot be told of the last run, and hollow gains."""
+        clear, same, alone = (
+            defaultdict[str, list[str]](list),
+            defaultdict[tuple[str, int], list[tuple[str, float]]](list),
+            [],
+        )
         for each in self.main:
             change, unit, title = self.change(each), each.declared.unit, self.title(each.metric)
-            if each.run != self.names[-1] or each.metric.name in ("strict", *LIKENESS):
+            if each.metric.name in ("strict", *LIKENESS):
                 continue
             if change != each.changes.get("baseline", NOTHING):
                 title = f"follow-up by labels {each.metric.temperature}"
-            low, high = change.ci95 or (0.0, 0.0)
-            least = points(Estimate((high - low) / 2 * (1 + Z80 / Z95), None), unit).removeprefix("+")
-            kind = "higher" if low > 0 else "lower" if high < 0 else "same" if change.ci95 else "alone"
-            shown = {
-                "alone": percent(each.estimate, unit=unit),
-                "same": f"n = {change.n}, less than {least} is usually missed",
-            }
-            told[kind].append(printable(f"{title} on {each.metric.set} ({shown.get(kind, points(change, unit))})", 200))
+            if change.ci95 is None:
+                alone.append(f"{title} on {each.metric.set} {percent(each.estimate, unit=unit)}")
+                continue
+            low, high = change.ci95
+            if low > 0 or high < 0:
+                clear[each.run].append(f"{title} on {each.metric.set} {points(change, unit)}")
+            elif each.run == self.names[-1]:
+                missed = (high - low) / 2 * (1 + Z80 / Z95) * (100 if unit == "percent" else 1)
+                same[each.metric.set or "", change.n].append((title, missed))
         if len(self.runs) == 1:
-            return [f"{run} in percent, with 95% intervals: {', '.join(told['alone'])}."] * bool(told)
-        clear = [f"is {kind} in {', '.join(told[kind])}" for kind in ("higher", "lower") if told[kind]]
-        found = f"Compared with {printable(self.names[0])}, {run} {' and '.join(clear) or 'clearly differs in no figure'}, in points."
-        unclear = [f"No difference can be told in {', '.join(told['same'])}."] * bool(told["same"])
-        return [found, *unclear, *(f"H{line[1:]}." for line in self.on_gains if line.startswith("hollow"))]
+            return [printable(f"{self.names[0]}, in percent with 95% intervals: {', '.join(alone)}.", 500)] * bool(
+                alone
+            )
+        found = [
+            f"Compared with {self.names[0]}, {run} differs in: {', '.join(clear[run]) or 'no figure clearly'}."
+            for run in self.names[1:]
+        ]
+        told = [
+            f"{', '.join(title for title, _ in of_set)} on {name} (n = {n}: less than {max(missed for _, missed in of_set):.0f} points is usually missed)"
+            for (name, n), of_set in same.items()
+        ]
+        unclear = [f"No difference of {self.names[-1]} can be told in: {'; '.join(told)}."] * bool(told)
+        hollow = [f"H{line[1:]}." for line in self.on_gains if line.startswith("hollow")]
+        return [printable(line, 1000) for line in (*found, *unclear, *hollow)]
 
     @cached_property
     def as_judged(self) -> list[str]:

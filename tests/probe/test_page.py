@@ -163,11 +163,14 @@ def test_the_figures_of_the_comparison_stand_on_the_page(comparison: Comparison,
     assert order == sorted(order), "sentences, conversations, tables"
     assert all(sentence in parsed.text for sentence in comparison.summary)
     last = [figure for figure in comparison.main if figure.run == comparison.names[-1] and "baseline" in figure.changes]
-    for figure in last:  # what an interval tells from 0 is in the first sentence, the rest in the second
+    clear = [
+        line for line in comparison.summary if line.startswith(f"Compared with {comparison.names[0]}, {last[0].run} ")
+    ]
+    for figure in last:  # what an interval tells from 0 is in the sentence of its run, with the change
         low, high = comparison.change(figure).ci95 or (0, 0)
-        name = f"{comparison.title(figure.metric)} on {figure.metric.set} ("
-        told = [name in sentence for sentence in comparison.summary[:2]]
-        assert figure.metric.name in ("strict", *LIKENESS) or told == [clear := low > 0 or high < 0, not clear]
+        shown = points(comparison.change(figure), figure.declared.unit)
+        told = f"{comparison.title(figure.metric)} on {figure.metric.set} {shown}" in clear[0]
+        assert figure.metric.name in ("strict", *LIKENESS) or told == (low > 0 or high < 0)
     for figure in comparison.main:
         assert percent(figure.estimate) in parsed.text, figure
         assert bool(figure.estimate.ci95) == (figure.metric.name not in LIKENESS), figure
