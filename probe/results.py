@@ -43,8 +43,8 @@ class Metric(NamedTuple):
     """The key of a number of a run.
 
     Attributes:
-        measure: "accuracy"; "outcome" (how the answers of accuracy ended); "clarify"; "sharded"; "doubted"; user turns as "followup", "perturbed"
-            (follow-up after a perturbed answer) or "actual" (the real turns of a transcript set); "grounding".
+        measure: "accuracy"; "outcome" (how the answers of accuracy ended); "clarify"; "sharded"; "doubted"; "instructions"; user turns as "followup",
+            "perturbed" (follow-up after a perturbed answer) or "actual" (the real turns of a transcript set); "grounding".
         set: Name of the question set.
         name: Of a figure that the measure declares; an outcome; "rate", "unscored", "label:new_task" and so on of user turns; "AUC" or
             "label:new_task" of grounding.
@@ -149,6 +149,7 @@ class Measured(_Frozen):
     clarify: dict[str, Counted] = Field(default_factory=dict)
     sharded: dict[str, Counted] = Field(default_factory=dict)
     doubted: dict[str, Counted] = Field(default_factory=dict)
+    instructions: dict[str, Counted] = Field(default_factory=dict)
     followup: dict[str, dict[str, dict[str, FollowupResults]]] = Field(default_factory=dict)
     actual: dict[str, FollowupResults] = Field(default_factory=dict)
     own: dict[str, OwnMeasure] = Field(default_factory=dict)
@@ -169,7 +170,7 @@ class Measured(_Frozen):
     @property
     def declared(self) -> dict[str, Sequence[Figure]]:
         """The figures of each measure that has one block of figures for a set, in the order of tables."""
-        ours = {name: MEASURES[name].figures for name in ("accuracy", "clarify", "sharded", "doubted")}
+        ours = {name: MEASURES[name].figures for name in ("accuracy", "clarify", "sharded", "doubted", "instructions")}
         return {**ours, **dict(self.own_figures)}
 
     def counted(self, measure: str) -> dict[str, Counted]:

@@ -117,7 +117,7 @@ def test_every_imported_package_is_declared() -> None:
     assert Requirement(extras["gpu"][0]).extras == {"deepspeed", "train", "vllm", "wandb"}
 
 
-HIDDEN = {"deepspeed", "peft", "trl", "verifiers", "vllm", "wandb"}
+HIDDEN = {"deepspeed", "if_verifiable", "langdetect", "nltk", "peft", "trl", "verifiers", "vllm", "wandb"}
 
 
 def test_all_modules_but_those_around_a_trainer_are_imported_without_the_packages_of_extras() -> None:

@@ -13,7 +13,7 @@ from nextturn.probe.command.errors import RecipeError
 from nextturn.probe.command.recipe import NAMED, Count, Mark, Named, RecipeSection, Weight, load_recipe, section_from
 from nextturn.probe.command.terminal import say
 
-Measure = Literal["accuracy", "clarify", "followup", "sharded", "doubted"] | Named
+Measure = Literal["accuracy", "clarify", "followup", "sharded", "doubted", "instructions"] | Named
 
 
 class TrackingSection(RecipeSection):

@@ -9,9 +9,11 @@ from nextturn.probe.measures.base import Measure
 from nextturn.probe.measures.clarify import Clarify
 from nextturn.probe.measures.doubted import Doubted
 from nextturn.probe.measures.followup import Followup
+from nextturn.probe.measures.instructions import Instructions
 from nextturn.probe.measures.sharded import Sharded
 
-MEASURES: dict[str, type[Measure]] = {each.name: each for each in (Sharded, Doubted, Accuracy, Clarify, Followup)}
+_ORDER = (Sharded, Doubted, Accuracy, Clarify, Instructions, Followup)
+MEASURES: dict[str, type[Measure]] = {each.name: each for each in _ORDER}
 """The measures of this package, in the order of their rows in samples.jsonl."""
 
 

@@ -202,6 +202,7 @@ def _with_context(row: dict[str, Any], question: str, where: str) -> str:
 def remarks(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None = None) -> list[str]:
     """Return lines for the plan of a set: the columns that are not read, and how numbers as answers are counted."""
     read = {*_QUESTIONS, *_OF_OPTIONS, *IDS, "answer", "solution", "shards", "missing", "underspecified", "complete"}
+    read |= {"instruction_id_list", "kwargs"}
     read |= {*_CONTEXTS, *KEYS, "history", _GPQA_RIGHT, *(columns or {}).values()}
     names = dict.fromkeys(name for row in rows for name in row)
     unread = [name for name in names if not (name in read or _GPQA_WRONG.fullmatch(name) or _OPTION.fullmatch(name))]

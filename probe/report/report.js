@@ -144,7 +144,7 @@ function facts(row) {
     if (scored !== null) chips.push(chip(`${visibleText(name)} ${scored}`));
   }
   if (row.reference !== null) chips.push(chip(`reference ${row.reference}`));
-  if (/^(accuracy|sharded|doubted)/.test(row.kind)) chips.push(chip(`extracted ${row.extracted === null ? "nothing" : row.extracted}`));
+  if (/^(accuracy|sharded|doubted|instructions)/.test(row.kind)) chips.push(chip(`extracted ${row.extracted === null ? "nothing" : row.extracted}`));
   const raw = row.judge_raw && !row.judge_raw.startsWith("score: ") ? element("p", "note", "judge: ", visible(row.judge_raw)) : null;
   return element("div", "facts", element("p", "", ...chips), raw);
 }
