@@ -21,7 +21,15 @@ from nextturn.probe.judges.verdicts import GENUINE
 from nextturn.probe.kept import samples_file
 from nextturn.probe.labels.correct import correct, label_files
 from nextturn.probe.measures.followup import likeness
-from nextturn.probe.report.comparison import Comparison, RunFigure, compare_runs, percent, points
+from nextturn.probe.report.comparison import (
+    Comparison,
+    CorrectedDifference,
+    CorrectedRate,
+    RunFigure,
+    compare_runs,
+    percent,
+    points,
+)
 from nextturn.probe.results import FinishedRun, count_figures, load_runs
 from nextturn.probe.stats import Estimate, paired_difference
 
@@ -75,6 +83,20 @@ def folders_of(runs: dict[str, str]) -> list[Path]:
     return found + [cut for folder in found if (cut := folder.with_name("cut")).is_dir()]
 
 
+def read_strict(
+    name: str, shown: list[str]
+) -> tuple[list[FinishedRun], dict[str, CorrectedRate], dict[str, CorrectedDifference]]:
+    """Return runs of a table, their rates by labels over all sets and temperatures, and the changes of these from the first run."""
+    folders, labels = TABLES[name]
+    runs = load_runs(["+".join(str(ROOT / part) for part in folders[run].split("+")) for run in shown])
+    correction = correct(runs, [ROOT / labels] if labels else label_files([], runs))
+    rates, changes = (
+        {each.run: each for each in of if each.set is None and each.temperature is None}
+        for of in (correction.rates, correction.differences)
+    )
+    return runs, rates, changes
+
+
 def table(name: str, short: bool = False) -> str:
     """Return a table: percent, and points for changes from the first run, with 95% intervals.
 
@@ -84,17 +106,11 @@ def table(name: str, short: bool = False) -> str:
     Raises:
         ValueError: The samples of a run do not give the figures of its results.json.
     """
-    folders, labels = TABLES[name]
-    runs = load_runs(["+".join(str(ROOT / part) for part in folder.split("+")) for folder in folders.values()])
+    folders = TABLES[name][0]
+    runs, rates, changes = read_strict(name, list(folders))
     for part in (part for run in runs for part in run.parts):
         check_counts(part.folder)
     comparison = compare_runs(runs)
-    correction = correct(runs, [ROOT / labels] if labels else label_files([], runs))
-    # Those of all sets and temperatures together.
-    rates, changes = (
-        {each.run: each for each in of if each.set is None and each.temperature is None}
-        for of in (correction.rates, correction.differences)
-    )
     rows = [HEAD, ("---",) * len(HEAD)]
     for shown, run in zip(folders, runs, strict=True):
         figures = greedy_figures(comparison, run)
@@ -147,8 +163,7 @@ def greedy_figures(comparison: Comparison, run: FinishedRun) -> dict[tuple[str, 
 
 def commonest_opening(run: FinishedRun) -> str:
     """Return the commonest first two words of a run's greedy user turns, all sets together, with their share."""
-    rows = [row for part in run.parts for _, row in read_jsonl(samples_file(part.folder))]
-    turns = [row for row in rows if (row["kind"], row["perturbation"], row["temperature"]) == ("followup", "none", 0.0)]
+    turns = [turn for turn in turns_of(run) if turn["temperature"] == 0]
     alike = likeness(turns)
     return f'{100 * alike["opening_share"]:.0f} "{alike["opening"]}" ({len(turns)})'
 
@@ -171,22 +186,16 @@ def moves() -> str:
     """
     rows = [("from, to", *MOVES), ("---",) * (1 + len(MOVES))]
     for name, first, second in PAIRS:
-        folders, labels = TABLES[name]
-        runs = load_runs([str(ROOT / folders[first]), str(ROOT / folders[second])])
-        correction = correct(runs, [ROOT / labels] if labels else label_files([], runs))
-        [strict] = [each.corrected for each in correction.differences if each.set is None and each.temperature is None]
-        turns = [turns_of(run.parts[0].folder) for run in runs]
+        runs, _, changes = read_strict(name, [first, second])
+        turns = [turns_of(run) for run in runs]
         rules = [values_of(of_run, lambda turn: turn["label"] == GENUINE) for of_run in turns]
         grounding = [values_of(of_run, lambda turn: turn["grounding"]) for of_run in turns]
-        changed = [
-            values_of(turns_of(run.parts[0].folder.with_name("cut"), cut=True), lambda turn: turn["changed"])
-            for run in runs
-        ]
+        changed = [values_of(turns_of(run, cut=True), lambda turn: turn["changed"]) for run in runs]
         named = [[turn["specific"] for turn in of_run if turn["label"] == GENUINE] for of_run in turns]
         openings = [likeness([turn for turn in of_run if turn["temperature"] == 0]) for of_run in turns]
         rows.append((
             f"{name}: {first}, {second}",
-            moved(strict),
+            moved(changes[runs[1].name].corrected),
             moved(paired_difference(*rules)),
             moved(paired_difference(*grounding), "nats"),
             moved(paired_difference(*changed)),
@@ -204,12 +213,8 @@ def shown() -> str:
     head = ("what", "model, data", "trainings", "accuracy (n)", "in pieces", "follow-up, strict (labels of both)", "of these sure", "folder", "verdict")  # fmt: skip
     rows: list[tuple[str, ...]] = [head, ("---",) * len(head)]
     for what, data, trainings, (name, first, second) in SHOWN:
-        folders, labels = TABLES[name]
-        runs = load_runs([str(ROOT / folders[first]), str(ROOT / folders[second])])
-        figures = greedy_figures(compare_runs(runs), runs[1])
-        correction = correct(runs, [ROOT / labels] if labels else label_files([], runs))
-        rates = [each for each in correction.rates if each.set is None and each.temperature is None]
-        [strict] = [each.corrected for each in correction.differences if each.set is None and each.temperature is None]
+        runs, rates, of_strict = read_strict(name, [first, second])
+        figures, strict = greedy_figures(compare_runs(runs), runs[1]), of_strict[runs[1].name].corrected
         accuracy = figures["accuracy", "lenient"].changes["baseline"]
         pieces = figures["sharded", "sharded"].changes["baseline"] if ("sharded", "sharded") in figures else None
         changes = {"accuracy": accuracy, "in pieces": pieces, "follow-up": strict}
@@ -219,9 +224,9 @@ def shown() -> str:
             str(trainings),
             f"{points(accuracy)} ({accuracy.n})",
             points(pieces) if pieces else "-",
-            f"{points(strict)} ({sum(rate.labels for rate in rates)})",
-            " to ".join(f"{100 * (rate.sure.value or 0):.0f}" for rate in rates),
-            f"`{'/'.join(folders[second].split('/')[:3])}`",
+            f"{points(strict)} ({sum(rate.labels for rate in rates.values())})",
+            " to ".join("-" if rate.sure.value is None else f"{100 * rate.sure.value:.0f}" for rate in rates.values()),
+            f"`{'/'.join(TABLES[name][0][second].split('/')[:3])}`",
             ", ".join(f"{of} {verdict(change, trainings)}" for of, change in changes.items() if change),
         ))  # fmt: skip
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
@@ -229,14 +234,20 @@ def shown() -> str:
 
 def verdict(change: Estimate, trainings: int) -> str:
     """Return what an interval of a change says."""
-    low, high = change.ci95 or (0, 0)
-    way = "gain" if low > 0 else "loss" if high < 0 else ""
+    way = {"up": "gain", "down": "loss"}.get(direction(change))
     return f"{way} shown{'' if trainings > 1 else ' once'}" if way else "not told"
 
 
-def turns_of(folder: Path, cut: bool = False) -> list[dict[str, Any]]:
-    """Return the user turns of a run, after whole or after cut answers; none if the folder is missing."""
-    rows = [row for _, row in read_jsonl(samples_file(folder))] if folder.is_dir() else []
+def direction(change: Estimate) -> str:
+    """Return "up" or "down" if the 95% interval of a change excludes 0, else "not told"."""
+    low, high = change.ci95 or (0, 0)
+    return "up" if low > 0 else "down" if high < 0 else "not told"
+
+
+def turns_of(run: FinishedRun, cut: bool = False) -> list[dict[str, Any]]:
+    """Return the user turns of all trainings of a run, after whole or after cut answers; none where no cut answer was measured."""
+    folders = [part.folder.with_name("cut") if cut else part.folder for part in run.parts]
+    rows = [row for folder in folders if folder.is_dir() for _, row in read_jsonl(samples_file(folder))]
     return [row for row in rows if row["kind"] == "followup" and (row["perturbation"] != "none") == cut]
 
 
@@ -253,8 +264,7 @@ def moved(change: Estimate, unit: str = "percent") -> str:
     """Return where a change goes, with its interval; "-" if it was not measured."""
     if change.value is None or change.ci95 is None:
         return "-"
-    way = "up" if change.ci95[0] > 0 else "down" if change.ci95[1] < 0 else "not told"
-    return f"{way}: {points(change, unit)}"
+    return f"{direction(change)}: {points(change, unit)}"
 
 
 def sums() -> str:
