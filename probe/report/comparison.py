@@ -314,7 +314,7 @@ class Comparison:
         """Sentences: what is higher and lower than in the baseline, what cannot be told of the last run, and hollow gains."""
         clear, same, alone = (
             defaultdict[str, list[str]](list),
-            defaultdict[tuple[str, int], list[tuple[str, float]]](list),
+            defaultdict[tuple[str, int, str], list[tuple[str, float]]](list),
             [],
         )
         for each in self.main:
@@ -330,8 +330,8 @@ class Comparison:
             if low > 0 or high < 0:
                 clear[each.run].append(f"{title} on {each.metric.set} {points(change, unit)}")
             elif each.run == self.names[-1]:
-                missed = (high - low) / 2 * (1 + Z80 / Z95) * (100 if unit == "percent" else 1)
-                same[each.metric.set or "", change.n].append((title, missed))
+                missed = (high - low) / 2 * (1 + Z80 / Z95)
+                same[each.metric.set or "", change.n, unit].append((title, missed))
         if len(self.runs) == 1:
             return [printable(f"{self.names[0]}, in percent with 95% intervals: {', '.join(alone)}.", 500)] * bool(
                 alone
@@ -340,10 +340,13 @@ class Comparison:
             f"Compared with {self.names[0]}, {run} differs in: {', '.join(clear[run]) or 'no figure clearly'}."
             for run in self.names[1:]
         ]
-        told = [
-            f"{', '.join(title for title, _ in of_set)} on {name} (n = {n}: less than {max(missed for _, missed in of_set):.0f} points is usually missed)"
-            for (name, n), of_set in same.items()
-        ]
+        told = []
+        for (name, n, unit), of_set in same.items():
+            most = max(missed for _, missed in of_set)
+            least = f"{100 * most:.0f} points" if unit == "percent" else f"{most:.2f}"
+            told.append(
+                f"{', '.join(title for title, _ in of_set)} on {name} (n = {n}: less than {least} is usually missed)"
+            )
         unclear = [f"No difference of {self.names[-1]} can be told in: {'; '.join(told)}."] * bool(told)
         hollow = [f"H{line[1:]}." for line in self.on_gains if line.startswith("hollow")]
         return [printable(line, 1000) for line in (*found, *unclear, *hollow)]
