@@ -74,7 +74,7 @@ def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
 
     overrides = take_recipe(arguments, overrides, arguments.set or arguments.transcripts)
     if arguments.out is None and not arguments.dry_run:
-        raise BadInput("--out DIR is missing: the folder that this run is written to")
+        raise BadInput("--out DIR is missing: give the folder for this run")
     if arguments.recipe:
         recipe = load_probe_recipe(arguments.recipe, overrides)
     else:

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
         if (arguments.out / name).is_file():
             print(arguments.out / name)
         else:
-            print(f"no {name}: no set has a figure of {arguments.y} in percent, with accuracy where a measure needs it")
+            print(f"no {name}: no set has {arguments.y} in percent, or the accuracy for the x axis is missing")
     print("\n".join(["", *comparison.summary]))
     if keep or gain:
         gate = gate_of(comparison, keep, gain)

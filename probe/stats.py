@@ -104,7 +104,7 @@ def clustered_rate(values: Sequence[bool | float], clusters: Sequence[str]) -> E
         clusters: The cluster of each value.
     """
     if any(not 0 <= value <= 1 for value in values):
-        raise ValueError("a rate is made of values in [0, 1]")
+        raise ValueError("rate: values must be in [0, 1]")
     groups = _grouped(values, clusters)
     n = len(values)
     if n == 0:
@@ -197,7 +197,7 @@ def paired_difference(
     """
     every = [value for side in (a, b) for values in side.values() for value in values]
     if not all(map(math.isfinite, every)):
-        raise ValueError("a paired difference of values that are not finite")
+        raise ValueError("paired difference: all values must be finite")
     span = max([1.0, *every]) - min([0.0, *every])  # 1 for rates
     in_a, in_b = ({item for item, values in side.items() if values} for side in (a, b))
     common = sorted(in_a & in_b)
@@ -355,7 +355,7 @@ def auc(
 
     _same_length(values, positives)
     if not all(math.isfinite(value) for value in values):
-        raise ValueError("an AUC of values that are not finite")
+        raise ValueError("AUC: all values must be finite")
     pairs = [(float(value), bool(positive)) for value, positive in zip(values, positives, strict=True)]
     groups = _grouped(pairs, clusters)
     rarer = min(sum(any(positive is kind for _, positive in group) for group in groups) for kind in (True, False))

@@ -134,7 +134,7 @@ def user_view(row: dict[str, Any]) -> tuple[Message, ...]:
     if intent is None:
         return (first, *rest)
     if not isinstance(intent, str) or not intent.strip():
-        raise DataError(f"row {row.get('id')}: `intent` is {intent!r:.60}, expected a text, or no such field")
+        raise DataError(f"row {row.get('id')}: `intent` is {intent!r:.60}, expected a text or no `intent`")
     check_text(intent, f"row {row.get('id')}: `intent`")
     said = {**first, "loss": row.get("intent_first") is True}
     return ({"role": "system", "content": intent.strip()}, said, *rest)

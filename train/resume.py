@@ -120,12 +120,12 @@ def _check_fits(checkpoint: Path, now: Launch) -> None:
     then = Launch(**saved_by) if saved_by is not None else now  # markers of older runs have no launch
     if then.per_step != now.per_step:
         raise BadInput(
-            f"{checkpoint}: saved with {then.per_step} rows a step ({then}), given {now.per_step} ({now}); launch as before, "
-            "set data.rows_per_step (rollout.samples_per_step), or begin a new run with --model.name"
+            f"{checkpoint}: saved with {then.per_step} rows a step ({then}), now {now.per_step} ({now}); launch as before, "
+            "set data.rows_per_step (GRPO: rollout.samples_per_step), or begin anew with --model.name"
         )
     if then != now and (then.zero or now.zero):
         raise BadInput(
-            f"{checkpoint}: saved by {then}, and this is {now}, which cannot load its optimizer's state: launch as before, "
+            f"{checkpoint}: saved by {then}. This launch ({now}) cannot load the optimizer's state; launch as before, "
             f"or begin a new run: --model.name {checkpoint} --train.output_dir ANOTHER"
         )
     if then != now:

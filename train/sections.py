@@ -190,7 +190,7 @@ class TrainingData(TemplateSection):
 
     def check_keys(self) -> None:
         if (self.path is None) == (self.recipe is None):
-            raise RecipeError("path: expected either `path` or `recipe`")
+            raise RecipeError("path: give `path` or `recipe`, not both")
 
 
 class PairSection(TrainingData):
@@ -471,8 +471,8 @@ class GrpoRecipe(TrainRecipe):
         held_out, when = self.data.held_out, self.arguments.get("eval_strategy", "no")
         if (held_out > 0) != (when != "no"):
             raise RecipeError(
-                f"data.held_out: given {held_out} with train.eval_strategy {when!r}; expected held-out problems and "
-                "`eval_strategy: steps`, `eval_steps: N`, or neither"
+                f"data.held_out: given {held_out} with train.eval_strategy {when!r}; set both, or neither "
+                "(train: `eval_strategy: steps`, `eval_steps: N`)"
             )
 
 

@@ -399,7 +399,7 @@ def check_url(url: str) -> str:
     """
     if not _URL.fullmatch(url):
         shown = re.sub("//.*@", "//[...]@", url)
-        raise BadInput(f"server: {shown!r} is no address such as http://localhost:8000/v1 (without a key)")
+        raise BadInput(f"server: {shown!r}: give an address as http://localhost:8000/v1, without a key")
     return url.rstrip("/")
 
 

@@ -176,7 +176,7 @@ class VllmEngine:
             if "failed to be inspected" in str(error):
                 advice = "its Qwen3.5 needs a torchvision that fits this torch; try `python -c 'import torchvision'`"
             problem = f"vLLM {vllm.__version__} could not load it ({one_line(error)}); see its own lines above"
-            raise EngineError(f"{folder.name}: {problem}; {advice}; or hf in place of vllm in {self.where}") from error
+            raise EngineError(f"{folder.name}: {problem}; {advice}; or set {self.where}.engine: hf") from error
 
 
 def sampling(request: Request) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class OwnJudge:
         self._own = Own(name, where, "labels", {})
         version = getattr(self._own.made, "version", None)
         if not isinstance(version, str):
-            expected = "a text; give it another one whenever you change what could change a label"
+            expected = "a text; change it whenever labels could change"
             raise BadInput(f"{where}: {name} has the version {version!r}; expected {expected}")
         self.version = f"{name} {version}"
 

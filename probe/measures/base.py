@@ -324,7 +324,7 @@ class Measure:
         cluster = {"cluster": str(values.pop("cluster"))} if "cluster" in values else {}
         names = {figure.name for figure in self.figures}
         if unknown := values.keys() - names:
-            raise DataError(f"measure {self.name}: no figure {min(unknown)}; it has {', '.join(sorted(names))}")
+            raise DataError(f"measure {self.name}: {min(unknown)} is none of {', '.join(sorted(names))}")
         wrong = [name for name, value in values.items() if not isinstance(value, int | float | None)]
         if wrong:
             raise DataError(f"measure {self.name}: {wrong[0]} is {values[wrong[0]]!r:.60}, expected a number or None")

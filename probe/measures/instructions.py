@@ -66,7 +66,7 @@ class Instructions(Measure):
         found = [(item, given[item.id]) for item in of_set.items]
         unclear = list(filter(None, map(_unclear, found)))
         if len(unclear) == len(found):
-            raise DataError(f"{of_set.path}: instructions can verify no row, the first: {unclear[0]}")
+            raise DataError(f"{of_set.path}: no row can be checked; the first: {unclear[0]}")
         if unclear:
             say_once(f"set {of_set.name!r}: {len(unclear)} of {len(found)} rows have no value, the first: {unclear[0]}")
         return found

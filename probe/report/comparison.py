@@ -341,9 +341,9 @@ class Comparison:
             for run in self.names[1:]
         ]
         told = []
-        for (name, n, unit), of_set in same.items():
+        for (name, n, scale), of_set in same.items():
             most = max(missed for _, missed in of_set)
-            least = f"{100 * most:.0f} points" if unit == "percent" else f"{most:.2f}"
+            least = f"{100 * most:.0f} points" if scale == "percent" else f"{most:.2f}"
             told.append(
                 f"{', '.join(title for title, _ in of_set)} on {name} (n = {n}: less than {least} is usually missed)"
             )

@@ -418,7 +418,7 @@ class Chat:
         answer, question = _unused(before, "A"), _unused(before, "U")
         text = self._render([*before, {"role": "assistant", "content": answer}, {"role": "user", "content": question}])
         if text.count(answer) != 1 or text.count(question) != 1:
-            raise TemplateError("the chat template does not show each message once, so no user turn can be opened")
+            raise TemplateError("the chat template drops or repeats a message, so no user turn can be opened")
         return text[text.index(answer) + len(answer) : text.index(question)]
 
     def _split_turn_end(self, between: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -427,7 +427,7 @@ class Chat:
         for position, token in enumerate(ids):
             if token in self._special:
                 return ids[: position + 1], ids[position + 1 :]
-        raise TemplateError("the chat template ends an assistant turn with no special token, so nothing stops a turn")
+        raise TemplateError("the chat template ends an assistant turn without a special token, so no turn ever stops")
 
     def _set_user_end(self, header: str) -> None:
         """Find what the template writes after a user's content, up to the first special token: the tokens that end a user turn,
@@ -470,7 +470,7 @@ class Chat:
         stops = [token for token in self.text_ids(own) if token in self.stop_ids]
         if stops and not self._own:
             end = self.tokenizer.decode(stops[:1])
-            problem = f"the chat template writes {own!r} before an answer, and {end} ends a turn"
+            problem = f"the chat template writes {own!r} with stop token {end} before an answer"
             raise TemplateError(
                 f"{problem}; the model's folder needs a chat_template.jinja that opens the answer itself"
             )

@@ -112,10 +112,10 @@ def test_a_marker_in_the_conversation_is_not_cut_at() -> None:
 def test_templates_that_cannot_open_a_user_turn_are_refused() -> None:
     tokenizer = tiny_tokenizer("chatml")
     tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}{% endfor %}"
-    with pytest.raises(TemplateError, match="each message once"):
+    with pytest.raises(TemplateError, match="no user turn can be opened"):
         Chat(tokenizer)
     tokenizer.chat_template = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
-    with pytest.raises(TemplateError, match="no special token"):
+    with pytest.raises(TemplateError, match="special token"):
         Chat(tokenizer)
     tokenizer.chat_template = None
     with pytest.raises(TemplateError, match="no chat template"):
