@@ -14,7 +14,7 @@ repository=$(cd "$(dirname "$0")/../.." && pwd)
 model=${MODEL:-Qwen/Qwen2.5-Coder-0.5B-Instruct} data=${DATA:?the folder of the question sets} measure=${MEASURE:-1}
 work=${WORK:-$HOME/nextturn-both}
 python=$repository/.venv/bin/python vllm_python=$repository/.venv-vllm/bin/python
-runs=(base control-0 P-0 P_varied-0 P_one-0 P_varied-1 control-1 P-1 P_none-0)
+runs=(base control-0 P-0 P_varied-0 P_one-0 P_varied-1 control-1 P-1 P_none-0 P_plus-0)
 mkdir -p "$work"
 renice -n 19 $$ > /dev/null
 
@@ -49,6 +49,7 @@ train() { # RUN ARM SEED
     P_varied) options=(--pieces --replies varied) ;;
     P_one) options=(--pieces --loss one) ;;
     P_none) options=(--pieces --loss none) ;;
+    P_plus) options=(--pieces --replies varied --after 0.5) ;;
     *) echo "run $1: no such arm" >&2; exit 2 ;;
   esac
   [ -f "$run/rows.jsonl" ] || PYTHONPATH=$folder/.types "$python" "$folder/recipes/results/both/rows.py" \
