@@ -131,7 +131,7 @@ SAME_CTRL_C_S = 2.0
 
 def ending_line(number: signal.Signals) -> str:
     """Return what is printed at a signal. torch's launcher, which several processes have, kills them after a time limit."""
-    line = f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: training ends after this step, with a checkpoint"
+    line = f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: training ends after this step or batch of a probe, with a checkpoint"
     if processes() > 1:
         limit = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
         line += f"; the launcher waits {limit} s for it (TORCH_ELASTIC_SHUTDOWN_TIMEOUT, set before the launch)"

@@ -78,7 +78,8 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     run.train(trainer, "sft")
     losses = [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
-    validated = f" Validation loss: {losses[0]:.3f} at first, {losses[-1]:.3f} at the end." if losses else ""
+    first = f"{losses[0]:.3f} at first, " if len(losses) > 1 else ""
+    validated = f" Validation loss: {first}{losses[-1]:.3f} at the end." if losses else ""
     run.conclude(trainer, "fine-tuned", counts.summary(recipe.data.loss_on) + validated, rows=vars(counts))
 
 

@@ -134,6 +134,8 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             row = json.loads(line)
+        except json.JSONDecodeError as error:  # its own text counts lines from this one on
+            raise DataError(f"{path}:{number}: not JSON ({error.msg} at character {error.pos + 1})") from None
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}:{number}: not JSON ({error})") from None
         if not isinstance(row, dict):
