@@ -123,21 +123,23 @@ def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
 
 # --- Asking: does the first trained reply ask for what is missing, and only then?
 #
-# From -1 to 1. If a fact is withheld: 1 for asking for it by name, 0.5 for asking whether anything is missing, 0 for any other
-# question, and -1 for a guess, a question followed by a guess, and giving up. If all facts are given: 1 for an answer, 0.5
+# From -1 to 1. Questions are read in the last four sentences; a reply has answered earlier ones itself. If a fact is withheld: 1
+# for asking for it by name, 0.5 for asking whether anything is missing, 0 for any other question, and -1 for a guess, a
+# question followed by a marked guess, and giving up. If all facts are given: 1 for an answer, 0.5
 # for an answer that ends with a question, 0 for a first reply that has neither a question nor a number, such as "That's it.",
 # and -1 for asking instead. So a needless question costs as much as a guess, as in GRIL (arXiv 2604.19656: a false alarm is
 # -1, detection is rewarded, and less the later it comes). Only the first reply counts: a correct answer later does not cancel
 # either penalty.
 #
-# A right answer that was guessed earns nothing: `accuracy` scores it 0. Otherwise a memorized guess would earn more than
-# asking and then solving.
+# If a fact is withheld, a right answer that was guessed earns nothing: `accuracy` scores it 0. Otherwise a memorized guess would
+# earn more than asking and then solving.
 #
 # Questions are read as the scripted user reads them, so the reward asks for what the user would answer, and the same
 # question is penalized if nothing is missing: with a narrower reading there, a request in every reply would be rewarded on
 # both kinds of rows.
 #
 # A problem that the user reveals in pieces is not answered before its last piece: an answer is -1, a question 1, anything else 0.
+# `accuracy` counts the last answer, also if it was given too early.
 
 HALF = 0.5
 
@@ -170,7 +172,7 @@ def asked_rightly(row: PromptRow, reply: str) -> float:
         return 0.0 if any(question.endswith("?") for question in questions(reply)) else -1.0
     if asked_for.asks_instead(reply, said):
         return -1.0
-    if not row.turn and not re.search(r"\d|\\boxed", reply):
+    if not reply.strip() or (not row.turn and not re.search(r"\d|\\boxed", reply)):
         return 0.0
     last = rough_sentences(reply)[-1:]
     follows_up = (not marked and questions(reply)) or (last and last[0].endswith("?"))
@@ -313,7 +315,10 @@ PARTS = {
     "accuracy": Part(accuracy, 1.0, "The final answer is right.", needs="answer"),
     "asking": Part(asking, 1.0, "The first reply asks if a fact is missing, and answers if none is.", needs="kind"),
     "interactivity": Part(
-        interactivity, 0.25, "The replies take up what the user says, ask one question and do not repeat.", style=True
+        interactivity,
+        0.25,
+        "The replies take up what the user says, ask at most one question and do not repeat.",
+        style=True,
     ),
     "efficiency": Part(efficiency, 0.1, "The conversation takes few assistant tokens.", style=True),
     "format": Part(form, 0.0, "One marked answer, no foreign role labels, no loops.", style=True),

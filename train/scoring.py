@@ -112,8 +112,8 @@ class Rewards:
         problem = check_failures(every_scored, self.section.max_failed)
         if problem is not None and trained:
             raise TrainingStopped(
-                f"stopped before step {trainer_state.global_step + 1}: {problem}. Fix the cause, or leave the part out of "
-                "reward.required; the same command then goes on from the last checkpoint, if there is one"
+                f"stopped before step {trainer_state.global_step + 1}: {problem}. Fix the cause: the same command then "
+                "goes on from the last checkpoint, if there is one. A new run may leave the part out, or have a larger reward.max_failed"
             )
         if problem is not None:  # a batch may be a single sample, and no step depends on it
             say(f"warning: step {trainer_state.global_step}: in a batch of held-out prompts {problem}")
@@ -215,7 +215,10 @@ def call_custom(name: str, sample: Sample) -> float | None:
     if "completions" in inspect.signature(function).parameters:
         said = list(sample.conversations[0][sample.start :]) if sample.conversations else []
         given = {"prompts": list(row.prompt), "completions": said, **{key: getattr(row, key) for key in OF_ROW}}
-        (value,) = function(**{key: [each] for key, each in {**given, **row.columns}.items()})
+        values = function(**{key: [each] for key, each in {**given, **row.columns}.items()})
+        if isinstance(values, (str, int, float)) or values is None or len(values) != 1:
+            raise ValueError(f"gave {values!r:.80}, expected a list with one number or None, for one completion")
+        (value,) = values
     else:
         value = function(sample)
     if value is None:
@@ -238,10 +241,14 @@ def _columns_of(name: str) -> list[str]:
     """Load a function, which itself need not survive the way between processes, and return the columns that a function of trl's
     form cannot do without."""
     parameters = inspect.signature(load_named(name)).parameters
-    if "completions" not in parameters:
-        return []
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     wanted = [key for key, each in parameters.items() if each.kind in named and each.default is inspect.Parameter.empty]
+    if "completions" not in parameters:
+        if len(wanted) > 1:
+            raise TypeError(
+                f"it takes {', '.join(wanted)}, expected one argument (a sample), or `completions` and columns"
+            )
+        return []
     return [key for key in wanted if key not in ("prompts", "completions")]
 
 

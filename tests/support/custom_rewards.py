@@ -57,6 +57,11 @@ def arrays(completions: list[list[dict[str, str]]], **_: object) -> Any:
     return torch.tensor(lengths) if lengths[0] > 4 else np.array(lengths, dtype=np.float16)
 
 
+def not_one_number(completions: list[list[dict[str, str]]], **_: object) -> Any:
+    """A text, or two numbers for one completion."""
+    return "0.5" if completions[0][0]["content"] == "text" else [0.5, 0.5]
+
+
 def is_light(sample: Any) -> float:
     """1 where the worker holds none of what makes a training process heavy."""
     return float(not {"torch", "transformers", "trl"} & set(sys.modules))

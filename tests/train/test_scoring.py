@@ -126,9 +126,12 @@ def test_workers_are_kept_between_steps_and_end_with_the_rewards(opened: Any) ->
         os.kill(int(first), 0)
 
 
-@pytest.mark.parametrize("function", ["custom_rewards:no_such", "no_module:length", "custom_rewards:names_product"])
+@pytest.mark.parametrize(
+    "function",
+    ["custom_rewards:no_such", "no_module:length", "custom_rewards:names_product", "custom_rewards:is_paris"],
+)
 def test_a_function_that_cannot_be_called_is_bad_input_before_training(function: str) -> None:
-    """The last one wants a column that prompts lack."""
+    """The last two want a column that prompts lack, and two arguments in no known form."""
     with pytest.raises(RecipeError):
         Rewards(section(f"support.{function}"), seed=1, columns=["answer"])
 
@@ -305,7 +308,7 @@ def test_a_reward_of_trl_gets_lists_of_one_and_every_column(tmp_path: Path) -> N
     [
         ("of_library", "float32", 0.25), ("of_library", "int64", 1.0), ("of_library", "bool", 1.0), ("of_library", "array", 0.25),
         ("of_library", "tensor", 0.25), ("of_library", "nan", None), ("of_library", "two", None), ("arrays", "four", 4.0),
-        ("arrays", "letters", 7.0),
+        ("arrays", "letters", 7.0), ("not_one_number", "text", None), ("not_one_number", "list", None),
     ],
 )  # fmt: skip
 def test_a_reward_may_be_a_number_of_numpy_or_torch(function: str, reply: str, value: float | None) -> None:
