@@ -416,9 +416,9 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
         if role not in wanted:
             of_tools = "follow an assistant's `tool_calls`" if with_tools else "cannot be probed"
             hint = f"; turns of tools {of_tools}" if role in _TOOL_ROLES else ""
-            found = "without a role" if role is None else repr(role)
+            shown = "without a role" if role is None else repr(role)
             raise DataError(
-                f"{where}: roles do not alternate, message {number} is {found}, expected {' or '.join(map(repr, wanted))}{hint}"
+                f"{where}: roles do not alternate, message {number} is {shown}, expected {' or '.join(map(repr, wanted))}{hint}"
             )
         if calls and not all(map(_has_arguments, calls if isinstance(calls, list) else [None])):
             raise DataError(
