@@ -120,6 +120,9 @@ class ResumableTrainer(Trainer):
                 "The same command resumes from the checkpoint before"
             ) from error
 
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """Write no card: trl's, written at each checkpoint, names no base. A finished run gets the project's own."""
+
 
 class EpochSampler(Sampler[int]):
     """A sampler that seeds another one by the trainer's epoch at the start of each iteration.

@@ -43,6 +43,7 @@ def test_a_run_that_gets_sigterm_resumes(tiny_chatml: Path, tmp_path: Path, caps
         train(LOADERS["sft"](ended, []), callbacks=[sigterm_in(2)])
     assert error.value.exit_code == 143 and signal.getsignal(signal.SIGTERM) is before
     assert newest_complete(run) == (run / "checkpoint-2", []) and not (run / "finished.json").exists()
+    assert not (run / "README.md").exists(), "trl's card names no base, and the run's own is written at its end"
     assert not (run / "probe" / "step-2").exists(), "there are seconds left, and a probe takes minutes"
 
     capsys.readouterr()
