@@ -127,8 +127,7 @@ def run_probe(
         rows, replies = ask_all(measures_of(sets, probe, chat), answer)
     _say_ungraded(rows)
     _add_parts(rows, sets)
-    of_sets = {measure.name: measure for loaded in sets for measure in loaded.measures}
-    others = {name: measure for name, measure in of_sets.items() if name not in MEASURES}
+    others = {each.name: each for loaded in sets for each in loaded.measures if each.name not in MEASURES}
     for row in (row for row in rows if row["kind"] in others):  # when figures are counted, no item is known any more
         with _naming(others[row["kind"]], row["set"], row["item"]):
             for figure in others[row["kind"]].figures:
@@ -145,8 +144,7 @@ def run_probe(
     }
     check()
     left_out = {loaded.name: len(loaded.left_out) for loaded in sets if loaded.left_out}
-    titles = {name: measure.kinds.get(name, name) for name, measure in others.items()}
-    own = {name: OwnMeasure(title=titles[name], figures=tuple(of.figures)) for name, of in others.items()}
+    own = {name: OwnMeasure(title=of.kinds.get(name, name), figures=tuple(of.figures)) for name, of in others.items()}
     counted = count_figures(rows, own)
     for name, measure in counted.get("own", {}).items():
         for of_set, figures in measure["sets"].items():
