@@ -36,6 +36,7 @@ from support.model_parts import lora_on
 def no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Watchers of this process write none: plots cost more than probes. The watcher with a process of its own does."""
     monkeypatch.setattr("nextturn.probe.compare.compare", lambda runs, out: None)
+    monkeypatch.setattr("nextturn.probe.report.comparison.terminal_table", lambda comparison: "")
 
 
 @pytest.fixture
