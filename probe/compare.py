@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 
 from nextturn.probe.command.errors import BadInput, IncomparableRuns
-from nextturn.probe.command.files import write_atomic, write_json
+from nextturn.probe.command.files import read_json, write_atomic, write_json
 from nextturn.probe.kept import add_questions_argument
 from nextturn.probe.labels.correct import correction_table, with_labels
+from nextturn.probe.models.checkpoints import list_checkpoints, why_incomplete
 from nextturn.probe.report.comparison import ACCEPTABLE, Comparison, as_json, compare_runs, plain, terminal_table
 from nextturn.probe.report.gate import ENDS, gate_of, gate_table
 from nextturn.probe.report.plot import draw_tradeoff
@@ -62,12 +63,20 @@ def run(arguments: argparse.Namespace) -> None:
             print(arguments.out / name)
         else:
             print(f"no {name}: no set has {arguments.y} in percent, or the accuracy for the x axis is missing")
-    print("\n".join(["", *comparison.summary]))
+    print("\n".join(["", *comparison.summary, *(line for run in arguments.folders for line in unmeasured(run))]))
     if keep or gain:
         gate = gate_of(comparison, keep, gain)
         print(f"\n{gate_table(gate)}")
         if gate.verdict in ENDS:
             raise ENDS[gate.verdict](f"gate: {gate.verdict} ({gate.run} against {gate.baseline})")
+
+
+def unmeasured(run_dir: Path) -> Iterator[str]:
+    """Yield a line for each complete checkpoint of a training run without a finished probe, with the command that measures it."""
+    for step, checkpoint in reversed(list_checkpoints(run_dir)):
+        if not (run_dir / "probe" / f"step-{step}" / "results.json").is_file() and why_incomplete(checkpoint) is None:
+            recipe = "" if any(read_json(path).get("probe") for path in run_dir.glob("recipe.json")) else " RECIPE"
+            yield f"{checkpoint.name} is not measured: nextturn probe watch {shlex.quote(str(run_dir))}{recipe} --once"
 
 
 def compare(

@@ -433,7 +433,8 @@ def read_results(folder: Path) -> Results:
         newest, _ = newest_complete(folder)
         if newest and not (folder / "probe").is_dir():
             hint = f"; this run was trained without a probe: `nextturn probe run {newest} ... --out DIR` measures it"
-        raise BadInput(f"{folder}: no results.json here; expected a folder that `nextturn probe run` made{hint}")
+        here = "no results.json here" if folder.is_dir() else "no such folder"
+        raise BadInput(f"{folder}: {here}; expected a folder that `nextturn probe run` made{hint}")
     content = read_json(path)
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:

@@ -10,13 +10,14 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from nextturn.probe.command.errors import BadInput, CannotScore, DataError
 from nextturn.probe.command.files import only_process, remove_unfinished
+from nextturn.probe.command.own import own_code
 from nextturn.probe.command.sections import ProbeSection, ServerSection
 from nextturn.probe.command.terminal import collected, say
 from nextturn.probe.data.messages import Message
@@ -126,6 +127,11 @@ def run_probe(
         rows, replies = ask_all(measures_of(sets, probe, chat), answer)
     _say_ungraded(rows)
     _add_parts(rows, sets)
+    others = {each.name: each for loaded in sets for each in loaded.measures if each.name not in MEASURES}
+    for row in (row for row in rows if row["kind"] in others):  # when figures are counted, no item is known any more
+        with _naming(others[row["kind"]], row["set"], row["item"]):
+            for figure in others[row["kind"]].figures:
+                figure.of(row)
     check()
     store.write_samples(rows)
     made = {kind: [reply.tokens for wish, reply in replies if isinstance(wish, kind)] for kind in (Reply, UserTurn)}
@@ -138,10 +144,7 @@ def run_probe(
     }
     check()
     left_out = {loaded.name: len(loaded.left_out) for loaded in sets if loaded.left_out}
-    of_sets = {measure.name: measure for loaded in sets for measure in loaded.measures}
-    others = {name: measure for name, measure in of_sets.items() if name not in MEASURES}
-    titles = {name: measure.kinds.get(name, name) for name, measure in others.items()}
-    own = {name: OwnMeasure(title=titles[name], figures=tuple(of.figures)) for name, of in others.items()}
+    own = {name: OwnMeasure(title=of.kinds.get(name, name), figures=tuple(of.figures)) for name, of in others.items()}
     counted = count_figures(rows, own)
     for name, measure in counted.get("own", {}).items():
         for of_set, figures in measure["sets"].items():
@@ -179,7 +182,7 @@ def ask_all(
         measures: Each measure with what it takes of its set.
         answer: Returns the replies to the wishes of one stage.
     """
-    asking = [(measure, measure.ask(item)) for measure, items in measures for item in items]
+    asking = [(measure, item, measure.ask(item)) for measure, items in measures for item in items]
     rows: list[list[Row]] = [[] for _ in asking]
     wishes: dict[str, Wish] = {}
     replies: dict[str, Any] = {}
@@ -187,13 +190,15 @@ def ask_all(
     moving: list[tuple[int, Any]] = [(place, None) for place in range(len(asking))]
     while moving or waiting:
         for place, reply in moving:
-            try:
-                wanted = asking[place][1].send(reply)
-            except StopIteration as end:
-                rows[place] = end.value
-                continue
-            several = [wanted] if isinstance(wanted, Wish) else wanted
-            keys = [_key(wish) for wish in several]
+            measure, item, generator = asking[place]
+            with _naming(type(measure), measure.set.name, getattr(item, "id", item)):
+                try:
+                    wanted = generator.send(reply)
+                except StopIteration as end:
+                    rows[place] = end.value
+                    continue
+                several = [wanted] if isinstance(wanted, Wish) else wanted
+                keys = [_key(wish) for wish in several]
             wishes.update(zip(keys, several, strict=True))
             waiting[place] = keys, several is wanted
         if missing := [key for key, wish in wishes.items() if key not in replies]:
@@ -207,12 +212,18 @@ def ask_all(
             found = [replies[key] for key in keys]
             moving.append((place, found if as_list else found[0]))
     of_measures: dict[Measure, list[Row]] = {measure: [] for measure, _ in measures}
-    for (measure, _), of_item in zip(asking, rows, strict=True):
+    for (measure, *_), of_item in zip(asking, rows, strict=True):
         of_measures[measure] += of_item
     in_order: list[Row] = []
     for measure, found in of_measures.items():
         in_order += sorted(found, key=lambda row: row["kind"] != measure.name)
     return in_order, [(wishes[key], reply) for key, reply in replies.items()]
+
+
+def _naming(measure: type[Measure], of_set: str, item: Any) -> AbstractContextManager[None]:
+    """Name measure and item in what the code of a measure of one's own raises. A fault of this package keeps its traceback."""
+    named = f"measure {measure.__module__}:{measure.__qualname__} on {of_set}:{str(item)[:60]}"
+    return nullcontext() if measure.name in MEASURES else own_code(named)
 
 
 def _key(wish: Wish) -> str:

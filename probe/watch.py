@@ -74,7 +74,8 @@ def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
         load(own=False)
     while not begun.is_file() and (named or not args.run_dir.is_dir() or not any(args.run_dir.iterdir())):
         if args.once or args.dry_run:
-            raise BadInput(f"{args.run_dir}: expected the folder of a training run, with its {begun.name} or its steps")
+            found = "no training run" if args.run_dir.is_dir() else "no such folder"
+            raise BadInput(f"{args.run_dir}: {found}; expected its {begun.name}, or its steps")
         say_once(f"waits for a training run to begin in {args.run_dir}")
         time.sleep(args.poll)
     own = begun.is_file()
@@ -187,10 +188,10 @@ class Watcher:
                 say_once(f"waits for checkpoints in {self.run_dir}")
                 time.sleep(self.poll_s)
             finish_tracking()
-        say(f"nothing is left to measure; see {self.folder}")
         for reason in dict.fromkeys(self.left_out.values()):
             names = ", ".join(_name(step) for step, why in self.left_out.items() if why == reason)
             say(f"not measured: {names}: {reason}")
+        say("\n".join([f"nothing is left to measure; see {self.folder}", *self._compare()]))
         if self.failed:
             failed = "; ".join(f"{_name(step)} ({reason})" for step, reason in sorted(self.failed.items()))
             raise NextturnError(f"not measured: {failed}. The same command tries them again")
@@ -364,14 +365,18 @@ class Watcher:
         """Return the model that training started from, by its checkpoint if a run directory was named."""
         return str(recorded_inputs(self.run_dir).get("model", {}).get("path", self.recipe["model"]["name"]))
 
-    def _compare(self) -> None:
+    def _compare(self) -> list[str]:
+        """Compare all finished probes and return the table and the path of the report; nothing if they cannot be compared."""
         from nextturn.probe.compare import compare
+        from nextturn.probe.report.comparison import terminal_table
 
-        measured = [self.folder / _name(step) for step in self.steps() if self.is_measured(step)]
+        measured, out = [step for step in self.steps() if self.is_measured(step)], self.folder / "comparison"
+        runs = [self.run_dir] if self.own else [self.folder / _name(step) for step in measured]
         try:
-            compare([self.run_dir] if self.own else measured, self.folder / "comparison")
+            return ["", terminal_table(compare(runs, out)), str(out / "report.html")] if measured else []
         except NextturnError as error:
             say_once(f"no comparison: {error}")
+            return []
 
     def _track(self) -> None:
         """Send every finished probe to the watcher's own run, each once."""

@@ -22,6 +22,6 @@ def products_per_second() -> float:
 if __name__ == "__main__":
     minutes = SECONDS * PRODUCTS / products_per_second() / 60
     print(
-        f"the demo takes about {max(1, round(minutes))} minutes here: data, a probe, training, a second probe",
+        f"the demo takes about {max(1, round(minutes))} minutes here with what else runs now: data, a probe, training, a second probe",
         flush=True,
     )

@@ -93,7 +93,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
         print_step_lines(trainer)
         run.train(trainer, "grpo")
 
-    if warning := flat_warning(trainer.state.log_history):
+    if warning := flat_warning(trainer.state.log_history, recipe.reward.weight_of):
         say(warning)
     data = f"on {prompts.counts.summary()}, {args.num_generations} samples each, mode {recipe.rollout.mode}."
     summary = f"{data}\n{reward_line(trainer.state.log_history)}"

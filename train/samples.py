@@ -127,7 +127,7 @@ def write_samples(path: Path, samples: Sequence[Sample], scored: Sequence[Scored
 # Name in the log, wording, whether a zero is shown.
 _SHOWN = (
     ("reward/none", "{:.0%} of samples without a reward", False),
-    ("groups/flat", "{:.0%} of groups equal but for style", False),
+    ("groups/flat", "{:.0%} of groups with equal task rewards", False),
     ("watch/tokens", "{:.0f} tokens", True),
     ("watch/truncated", "{:.0%} truncated", False),
     ("kl", "KL {:.2g}", True),

@@ -46,6 +46,7 @@ from nextturn.probe.text.chat import Message
 from nextturn.train import inputs
 from nextturn.train.policy import held_in, load_policy, policy_folder, zero_in_force
 from nextturn.train.resume import choose_resume, mark_checkpoints, remove_incomplete, this_launch
+from nextturn.train.rewards import PARTS
 from nextturn.train.sections import LOADERS, GrpoRecipe, TrainRecipe, fitted
 from nextturn.train.setup import (
     check_shared,
@@ -405,16 +406,18 @@ def reward_line(history: Sequence[Mapping[str, Any]]) -> str:
 MOSTLY_FLAT = 0.9
 
 
-def flat_warning(history: Sequence[Mapping[str, Any]]) -> str:
+def flat_warning(history: Sequence[Mapping[str, Any]], weight_of: Mapping[str, float]) -> str:
     """Return a warning if nearly all groups had equal rewards, so that GRPO learned almost nothing; else "".
 
     Args:
         history: The trainer's log.
+        weight_of: The weight of each part of the reward.
     """
+    equal = ", ".join(name for name in weight_of if weight_of[name] and not (name in PARTS and PARTS[name].style))
     flat = [row["groups/flat"] for row in history if row.get("groups/flat") is not None]
-    if not flat or fmean(flat) < MOSTLY_FLAT:
+    if not equal or not flat or fmean(flat) < MOSTLY_FLAT:
         return ""
     return (
-        f"warning: in {fmean(flat):.0%} of groups all samples had the same accuracy, asking and custom rewards. These groups teach only "
-        "style. Use prompts that the model solves sometimes, or check the reward in samples/"
+        f"warning: in {fmean(flat):.0%} of groups all samples had the same reward for {equal}. These groups teach "
+        "almost nothing. Use prompts that the model solves sometimes, or check the reward in samples/"
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,22 @@ def file_of(name: str) -> dict[str, str]:
     """Return the file of MODULE:NAME, which is loaded, and its hash."""
     file = str(sys.modules[name.partition(":")[0]].__file__)
     return {os.path.relpath(file): sha256_file(Path(file))}
+
+
+@contextmanager
+def own_code(what: str) -> Iterator[None]:
+    """Run code of the user's. What it raises becomes one line with `what`, the exception and its place in the user's file.
+
+    Raises:
+        BadInput: The code failed.
+        NextturnError: The code raised it.
+    """
+    try:
+        yield
+    except NextturnError:
+        raise
+    except Exception as error:
+        raise BadInput(f"{what} failed: {described(error).removeprefix('error: ')}") from error
 
 
 class Own:
@@ -67,12 +84,8 @@ class Own:
             BadInput: The method fails, or returns something else than one value for each.
             NextturnError: The method raises it.
         """
-        try:
+        with own_code(f"{self.where}: {self.name}.{self.method}"):
             made = getattr(self.made, self.method)(given) if given else []
-        except NextturnError:
-            raise
-        except Exception as error:
-            raise BadInput(f"{self.where}: {self.name}.{self.method} failed: {described(error)}") from error
         if not (isinstance(made, list | tuple) and len(made) == len(given) and all(map(fits, made))):
             expected = f"a list of {len(given)} {expected}"
             raise BadInput(f"{self.where}: {self.name}.{self.method} returned {repr(made)[:200]}; expected {expected}")

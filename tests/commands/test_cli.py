@@ -45,7 +45,7 @@ REFUSED = {
     (*PROBE, "run", "./nowhere", "probe.yaml", "--out", "out"): "./nowhere: no such model folder",
     (*PROBE, "run", "./tiny_chatml", "bad_set.yaml", "--out", "out"): "bad.jsonl:1: not JSON",
     (*PROBE, "compare", "nowhere", "--out", "out"): "nowhere",
-    (*PROBE, "correct", "nowhere", "--labels", "labels.jsonl"): "nowhere: no results.json here",
+    (*PROBE, "correct", "nowhere", "--labels", "labels.jsonl"): "nowhere: no such folder",
     (*BUILD, "data_typo.yaml", "--out", "out"): "data_typo.yaml: sauce: unknown key; did you mean source?",
     (SFT, "sft_typo.yaml"): "sft_typo.yaml: train.learning_rat: unknown key; did you mean train.learning_rate?",
     (SFT, "sft_typo.yaml", "--dry-run", "--trian.seed", "1"): "--trian.seed: unknown option",

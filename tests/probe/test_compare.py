@@ -16,10 +16,11 @@ import pytest
 from nextturn.probe.__main__ import main
 from nextturn.probe.command.errors import BadInput, DataError, IncomparableRuns, run_command
 from nextturn.probe.command.files import read_json, read_jsonl, write_json
-from nextturn.probe.compare import compare
+from nextturn.probe.compare import compare, unmeasured
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.measures.base import make_row
 from nextturn.probe.measures.followup import likeness
+from nextturn.probe.models.checkpoints import mark_complete
 from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, format_table, pattern_of, plain
 from nextturn.probe.report.page import markdown
 from nextturn.probe.report.plot import Point, arrows, panels_of, path_name
@@ -296,6 +297,11 @@ def test_folders_that_hold_no_finished_run_get_one_line_each(tmp_path: Path) -> 
     for name in ("run/probe/step-200", "run/probe/comparison", "begun", "untested/probe/base"):
         (tmp_path / name).mkdir(parents=True)
     assert [folder.name for folder in expand(run)] == ["base", "step-20", "step-100"]
+    for step in (100, 200, 300):
+        (run / f"checkpoint-{step}").mkdir()
+    for step in (100, 200):
+        mark_complete(run / f"checkpoint-{step}", step)
+    assert [line.split()[0] for line in unmeasured(run)] == ["checkpoint-200"]
     (tmp_path / "begun" / "manifest.json").write_text("{}")
     old = edit_results(probe_run(tmp_path / "old"), schema=2)
     broken = edit_results(probe_run(tmp_path / "broken"), accuracy={"maths": {"n": 3}})
@@ -304,7 +310,7 @@ def test_folders_that_hold_no_finished_run_get_one_line_each(tmp_path: Path) -> 
     (rows / "samples.jsonl").write_text('{"kind": "accuracy", "set": "maths"}\n')
     for folders, error_class, reason in (
         ([], BadInput, "no run folder"),
-        ([tmp_path / "nowhere"], BadInput, "no results.json"),
+        ([tmp_path / "nowhere"], BadInput, "nowhere: no such folder"),
         ([run / "probe"], BadInput, "did you mean"),
         ([tmp_path / "begun"], BadInput, "unfinished"),
         ([tmp_path / "untested"], BadInput, "no results.json"),

@@ -176,6 +176,7 @@ def change(folder: Path, by: float = 0.01) -> Path:
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("nextturn.probe.compare.compare", lambda runs, out: None)
+    monkeypatch.setattr("nextturn.probe.report.comparison.terminal_table", lambda comparison: "")
     write(tmp_path, "asked.jsonl", {"id": "a", "question": "Ann has 3 apples and eats 1. How many?", "answer": "2"})
     keys = {"temperatures": "[0.0]", "grounding": "false", "max_answer_tokens": "4", "max_user_tokens": "3"}
     options = [word for key, value in keys.items() for word in (f"--probe.{key}", value)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nextturn.probe.__main__ import main
-from nextturn.probe.command.errors import DataError, IncomparableRuns, SettingsChanged
+from nextturn.probe.command.errors import BadInput, DataError, IncomparableRuns, SettingsChanged
 from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.command.sections import ProbeSection, SetSection
 from nextturn.probe.compare import compare
@@ -173,6 +173,23 @@ def test_a_value_that_is_no_figures_is_an_error_that_names_it(
     (folder / "my_measures.py").write_text(CODE.replace("changed=changed", values))
     with pytest.raises(DataError, match=f"{named}\\b"):
         measure(folder / "a")
+
+
+@pytest.mark.parametrize(
+    ("correct", "fails"),
+    [
+        ("changed=changed", 'changed=1 / (item.id != "7")'),
+        ('Figure("letters", unit', 'Figure("letters", lambda row: 1 / (row["item"] != "7"), unit'),
+    ],
+)
+def test_an_exception_of_its_code_names_measure_item_and_line(
+    folder: Path, measure: Any, correct: str, fails: str
+) -> None:
+    (folder / "my_measures.py").write_text(code := CODE.replace(correct, fails))
+    line = 1 + code[: code.index("1 / ")].count("\n")
+    with pytest.raises(BadInput) as raised:
+        measure(folder / "a")
+    assert all(part in str(raised.value) for part in (NAME, "sums:7", "ZeroDivisionError", f"my_measures.py:{line}"))
 
 
 def test_the_example_of_init_is_measured(folder: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from support.model_parts import lora_on
 def no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Watchers of this process write none: plots cost more than probes. The watcher with a process of its own does."""
     monkeypatch.setattr("nextturn.probe.compare.compare", lambda runs, out: None)
+    monkeypatch.setattr("nextturn.probe.report.comparison.terminal_table", lambda comparison: "")
 
 
 @pytest.fixture
@@ -152,6 +153,7 @@ def test_checkpoints_are_measured_once_and_in_order_despite_a_kill_and_by_one_wa
     assert len({result(run_dir, name)["model"]["weights_sha256"] for name in names}) == 3
     compared = json.loads((run_dir / "probe" / "comparison" / "comparison.json").read_text())
     assert [run["name"] for run in compared["runs"]] == names
+    assert log.read_text().rstrip().endswith(str(run_dir / "probe" / "comparison" / "report.html"))
     assert not list((run_dir / "probe" / ".kept").iterdir())
 
 

@@ -23,7 +23,7 @@ from nextturn.probe.command.errors import DataError, RecipeError, TrainingStoppe
 from nextturn.probe.command.files import read_jsonl, write_jsonl
 from nextturn.probe.command.sections import ServerSection
 from nextturn.train.encoding import tellable
-from nextturn.train.rewards import Sample, Score, Scored, check_columns, compose, judge_prompt, read_judge
+from nextturn.train.rewards import PARTS, Sample, Score, Scored, check_columns, compose, judge_prompt, read_judge
 from nextturn.train.samples import KEPT, ends_generic, reward_figures, step_line, watch_figures, write_samples
 from nextturn.train.scoring import Rewards, call_custom
 from nextturn.train.sections import CustomPart, JudgeSection, RewardSection, RolloutSection, Weights
@@ -518,5 +518,7 @@ def test_the_card_compares_the_ends_of_the_reward_curve() -> None:
 
 @pytest.mark.parametrize(("flat", "warns"), [([1.0, 0.9], True), ([1.0, 0.5], False), ([], False)])
 def test_a_run_whose_groups_had_equal_rewards_ends_with_a_warning(flat: list[float], warns: bool) -> None:
+    weight_of = {**dict.fromkeys(PARTS, 0.0), "short": 1.0}
     history: list[dict[str, float]] = [{"groups/flat": share, "loss": 0.0} for share in flat]
-    assert ("95%" in flat_warning([*history, {"train_runtime": 3.0}])) is warns
+    warning = flat_warning([*history, {"train_runtime": 3.0}], weight_of)
+    assert ("95%" in warning) is ("short" in warning) is warns and "accuracy" not in warning
