@@ -262,10 +262,13 @@ def work_of(loaded: LoadedSet, probe: ProbeSection) -> Work:
     """Return the most that a set costs under a recipe."""
     answers = 0 if loaded.transcript else len(loaded.items)
     answers += sum(map(lambda measure, chosen: measure.most_replies(chosen), loaded.measures, loaded.chosen.values()))
-    per_answer = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
     perturbed = len(loaded.items[: probe.n_perturbed]) * (len(parse_perturbations(probe.perturbations)) - 1)
-    turns = (len(loaded.items) + perturbed) * per_answer if Followup in loaded.measures else 0
+    turns = (len(loaded.items) + perturbed) * _turns_per_answer(probe) if Followup in loaded.measures else 0
     return Work(answers, turns, answers * probe.max_answer_tokens + turns * probe.max_user_tokens)
+
+
+def _turns_per_answer(probe: ProbeSection) -> int:
+    return sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
 
 
 # --- The plan of a run.
@@ -274,17 +277,23 @@ CHANGED = 0.16
 """Share of questions whose answer becomes right or wrong between two runs: 12 to 20% of 200 in this project's runs."""
 
 
-def power_lines(sets: Sequence[LoadedSet | None], labels: int = 60) -> Iterator[str]:
+def plan_power(sets: Sequence[LoadedSet | None], probe: ProbeSection) -> Iterator[str]:
+    """Return `power_lines` for 60 labels a run, or for all unperturbed user turns if a run has fewer."""
+    turns = sum(len(each.items) for each in sets if each and Followup in each.measures) * _turns_per_answer(probe)
+    return power_lines(sets, 60 if None in sets else min(60, turns))
+
+
+def power_lines(sets: Sequence[LoadedSet | None], labels: int) -> Iterator[str]:
     """Yield which changes are likely to be missed: those that are found in fewer than 4 of 5 tries.
 
     Args:
         sets: Sets of a plan; those with accuracy get a line. None is out of reach.
-        labels: Labels of each run, if a set measures user turns or there are no sets.
+        labels: Labels of each run, if a set measures user turns or there are no sets. Fewer than 10 get no line.
     """
     loaded = [each for each in sets if each]
     graded = {each.name: len(each.chosen[Accuracy.name]) for each in loaded if Accuracy.name in each.chosen}
     sizes = [(f"{name}: n = {n}: a loss of accuracy", n, CHANGED) for name, n in graded.items()]
-    if not sets or any(Followup in each.measures for each in loaded):
+    if labels >= 10 and (not sets or any(Followup in each.measures for each in loaded)):
         sizes.append((f"{labels} labels a run: a change of follow-up", labels, 0.5))
     for what, n, changed in sizes:
         least = f"{100 * detectable(n, changed):.0f} points"
@@ -311,7 +320,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
         lines += [f"          {loaded.name}: {remark}" for remark in loaded.remarks]
         if how := describe_grading(loaded):
             lines.append(f"graded    {loaded.name}: {how}")
-    lines += power_lines(sets)
+    lines += plan_power(sets, probe)
     if probe.perturbations:
         names = [perturbation.name for perturbation in parse_perturbations(probe.perturbations)]
         lines.append(f"user turns after {', '.join(names)}")

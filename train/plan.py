@@ -19,7 +19,7 @@ from nextturn.probe.data.tables import located
 from nextturn.probe.models.conversions import is_multimodal
 from nextturn.probe.models.folders import ModelFolder, load_chat, resolve, tokenizer_folder
 from nextturn.probe.models.weights import ADAPTER_CONFIG, CONFIG, weight_files
-from nextturn.probe.plan import power_lines, sets_within_reach, work_of
+from nextturn.probe.plan import plan_power, sets_within_reach, work_of
 from nextturn.probe.text.chat import Chat, Message
 from nextturn.train import encoding, memory
 from nextturn.train.inputs import base_line, check_validation
@@ -386,7 +386,7 @@ class RunPlan:
                 f"probe     {set_name}: {work.answers:,} answers, {work.user_turns:,} user turns, "
                 f"{work.tokens:,} tokens at most per checkpoint"
             )
-        yield from power_lines(list(within_reach.values()))
+        yield from plan_power(list(within_reach.values()), probe)
 
 
 def _calls(role: RoleSection, calls: int) -> str:

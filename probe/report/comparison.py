@@ -128,15 +128,18 @@ class Correction:
         wanted = (run, name, decoding)
         return next((rate for rate in self.rates if (rate.run, rate.set, rate.temperature) == wanted), None)
 
+    def change(self, run: str, name: str | None, decoding: str | None) -> CorrectedDifference | None:
+        wanted = (run, name, decoding)
+        return next((each for each in self.differences if (each.run, each.set, each.temperature) == wanted), None)
+
     def columns(self, rate: CorrectedRate) -> dict[str, str]:
         """Return the figures of a rate in tables, by column."""
         figures = {"labels": str(rate.labels), "judged": percent(rate.judged), "corrected": percent(rate.corrected)}
         if any(self.unsure.values()):
             figures["sure only"] = percent(rate.sure)
         figures["judge's bias"] = points(rate.bias)
-        for change in self.differences:
-            if (change.run, change.set, change.temperature) == (rate.run, rate.set, rate.temperature):
-                figures |= {"change judged": points(change.judged), "change corrected": points(change.corrected)}
+        if change := self.change(rate.run, rate.set, rate.temperature):
+            figures |= {"change judged": points(change.judged), "change corrected": points(change.corrected)}
         return figures
 
 
@@ -270,11 +273,14 @@ class Comparison:
 
     def change(self, figure: RunFigure) -> Estimate:
         """Return the change of a figure against the baseline, of a follow-up rate by labels where both runs have labels."""
-        place = (figure.run, figure.metric.set, figure.metric.temperature)
-        is_rate = (figure.metric.measure, figure.metric.name) == ("followup", "rate")
-        by_labels = self.correction.differences if self.correction and is_rate else ()
-        found = (each.corrected for each in by_labels if (each.run, each.set, each.temperature) == place)
-        return next(found, figure.changes.get("baseline", NOTHING))
+        found = self.change_by_labels(figure) if figure.metric.name == "rate" else None
+        return found.corrected if found else figure.changes.get("baseline", NOTHING)
+
+    def change_by_labels(self, figure: RunFigure) -> CorrectedDifference | None:
+        """Return the change of the follow-up rate of a figure's user turns, if the run and the baseline have labels of them."""
+        metric = figure.metric
+        correction = self.correction if metric.measure == "followup" else None
+        return correction.change(figure.run, metric.set, metric.temperature) if correction else None
 
     @cached_property
     def hollow(self) -> dict[tuple[str, str], list[RunFigure]]:

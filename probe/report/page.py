@@ -34,7 +34,7 @@ from nextturn.probe.measures.base import Figure
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.measures.perturb import NONE
 from nextturn.probe.report.comparison import LOW, Comparison, RunFigure, measured, percent, points
-from nextturn.probe.stats import holm, p_value_of
+from nextturn.probe.stats import Estimate, holm, p_value_of
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,9 @@ def sections(comparison: Comparison) -> Iterator[Section]:
     to_baseline_of_part = partial(difference, against="baseline")
     to_baseline = partial(difference, against="baseline", baseline=comparison.names[0])
     blocks: dict[str, Sequence[Table | Cell]] = {
-        "results": _tables(comparison, main, "run", lambda figure: [*value(figure), *mark(figure, significant)]),
+        "results": _tables(
+            comparison, main, "run", lambda figure: [*value(figure), *mark(comparison, figure, significant)]
+        ),
         "correction": _correction(comparison),
         "changes": _tables(comparison, changed, "run", to_baseline),
         "turns": details(select("sharded", "doubted"), "run", value),
@@ -197,7 +199,11 @@ def _correction(comparison: Comparison) -> Sequence[Table | Cell]:
     for rate in correction.rates:
         if rate.run in comparison.shown:
             key = (rate.run, rate.set or "all", rate.temperature or "all")
-            entries += [(key, column, with_interval(text)) for column, text in correction.columns(rate).items()]
+            cells = {column: with_interval(text) for column, text in correction.columns(rate).items()}
+            change = correction.change(rate.run, rate.set, rate.temperature)
+            if change and is_clear(change.corrected):
+                cells["change corrected"].append(arrow(change.corrected))
+            entries += [(key, *of_column) for of_column in cells.items()]
     without = ", ".join(name for name, count in correction.labels.items() if not count)
     note = f"Based on {correction.behind}." + (f" Not corrected, without labels: {without}." if without else "")
     return [*pivot("", "run set temperature", entries), [outside(note, 1000)]]
@@ -263,13 +269,23 @@ def value(figure: RunFigure) -> Cell:
     return [*cell, Part(" "), outside(figure.note)] if figure.note else cell
 
 
-def mark(figure: RunFigure, significant: float) -> Cell:
-    """▲ or ▼ for a change to the baseline whose p value is at most `significant`."""
+def mark(comparison: Comparison, figure: RunFigure, significant: float) -> Cell:
+    """▲ or ▼ for a change to the baseline whose p value is at most `significant`; none if labels correct the change."""
     change = figure.changes.get("baseline")
-    if change is None or not change.value or p_value_of(change) > significant:
+    if change is None or not change.value or p_value_of(change) > significant or comparison.change_by_labels(figure):
         return []
-    up, better = change.value > 0, figure.declared.better
-    return [Part(" ▲" if up else " ▼", look={"": "", "up": "up" if up else "down"}.get(better, "down" if up else "up"))]
+    return [arrow(change, figure.declared.better)]
+
+
+def arrow(change: Estimate, better: str = "up") -> Part:
+    """▲ or ▼ by the sign of a change, in the colour of better or worse."""
+    up = (change.value or 0.0) > 0
+    return Part(" ▲" if up else " ▼", look={"": "", "up": "up" if up else "down"}.get(better, "down" if up else "up"))
+
+
+def is_clear(change: Estimate) -> bool:
+    """Return True if the interval of a change leaves out 0."""
+    return change.ci95 is not None and (change.ci95[0] > 0 or change.ci95[1] < 0)
 
 
 def difference(figure: RunFigure, against: str, baseline: str = "") -> Cell:
@@ -281,8 +297,7 @@ def difference(figure: RunFigure, against: str, baseline: str = "") -> Cell:
     if change is None or change.value is None:
         return value(figure)
     parts = [] if baseline else [*value(figure), Part("; ")]
-    clear = change.ci95 is not None and (change.ci95[0] > 0 or change.ci95[1] < 0)
-    parts += with_interval(points(change, figure.declared.unit), look="clear" if clear else "")
+    parts += with_interval(points(change, figure.declared.unit), look="clear" if is_clear(change) else "")
     p = change.p_value
     parts.append(Part(("" if p is None else ", p < 0.001" if p < 0.001 else f", p = {p:.3f}") + " ("))
     strict = " strict" if figure.metric.name == "strict" else ""

@@ -120,11 +120,10 @@ def arrows(comparison: Comparison, points: Sequence[Point]) -> list[tuple[int, i
 
 
 def path_name(comparison: Comparison, path: Sequence[int]) -> str:
-    """Return the name of a training run: the label of its last checkpoint without the step, else its folder."""
-    run = comparison.runs[path[-1]]
-    stem = re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", run.name) if run.results.model.step else run.name
-    folder = run.folder.absolute().parent
-    return stem or printable(folder.parent.name if folder.name == "probe" else folder.name)
+    """Return the name of a run, and of several checkpoints what their names share, else the first and the last name."""
+    first, last = (printable(comparison.names[path[end]]) for end in (0, -1))
+    stem = re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", last)
+    return last if len(path) == 1 else stem or f"{first} to {last}"
 
 
 BASELINE = ("#222222", "s")
@@ -179,6 +178,7 @@ def draw_tradeoff(comparison: Comparison, y: str = "followup") -> bytes | None:
             colour, marker = styles[path[0]]
             line = "-" if len(path) > 1 else ""
             handles.append(entry(ending(path_name(comparison, path), 24), color=colour, marker=marker, linestyle=line))
+        runs = len(handles)
         for order, name in enumerate(dict.fromkeys(name for panel in panels for name in panel.points if name)):
             filling = {"linestyle": "--", "markerfacecolor": "white"} if order else {}
             handles.append(entry(f"{name} (greedy)" if name == "T=0.0" else name, marker="o", **filling))
@@ -186,7 +186,12 @@ def draw_tradeoff(comparison: Comparison, y: str = "followup") -> bytes | None:
             handles.append(entry("a number at a marker: the training step", linestyle=""))
         if any(panel.real for panel in panels):
             handles.append(entry("real users, as judged", **REAL))
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(2 * columns, len(handles)), frameon=False)
+        # A column holds either runs or the rest: handles fill the columns one after another.
+        others, most = len(handles) - runs, 2 * columns
+        lines = next(n for n in range(1, len(handles) + 1) if math.ceil(runs / n) + math.ceil(others / n) <= most)
+        handles[runs:runs] = [entry("", linestyle="")] * (-runs % lines)
+        handles += [entry("", linestyle="")] * (-others % lines)
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles) // lines, frameon=False)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
@@ -219,6 +224,9 @@ def _draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Mappin
         if panel.accuracy and model.step and comparison.names[point.run] in comparison.shown:
             offset: dict[str, Any] = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 6, "zorder": 5}
             axis.annotate(str(model.step), point.at, color=styles[point.run][0], **offset)
+    if not panel.accuracy and len(places := {point.at[0] for point in greedy}) == 1:
+        [x] = places
+        axis.set(xlim=(x - 0.5, x + 0.5), xticks=[x])
     if panel.real and panel.real.value is not None:
         axis.axhline(100 * panel.real.value, zorder=1, **REAL)
     sizes = [f"accuracy n = {comparison.sizes(panel.accuracy)}"] if panel.accuracy else []

@@ -24,7 +24,7 @@ from nextturn.probe.labels.correct import correct, with_labels
 from nextturn.probe.labels.label import draw
 from nextturn.probe.labels.turns import DrawnTurn, JudgedTurn
 from nextturn.probe.report.comparison import CorrectedRate, Correction, as_json, compare_runs, terminal_table
-from nextturn.probe.report.page import html, markdown
+from nextturn.probe.report.page import Table, html, mark, markdown, sections
 from nextturn.probe.report.plot import panels_of
 from nextturn.probe.results import Metric, load_runs
 from support.label_parts import three_models, turns_of, write_rows
@@ -455,6 +455,24 @@ def test_patterns_are_corrected_for_runs_with_labels_and_drawings_only_if_all_ru
         assert patterns["step-20"] == before.patterns[name]["step-20"]
         assert patterns["step-40"].greedy == rate_of(comparison.correction, "step-40", name, "T=0.0").corrected
         assert patterns["step-40"].greedy != before.patterns[name]["step-40"].greedy
+
+
+def test_a_rate_that_labels_correct_has_its_arrow_at_the_corrected_change(folder: Path) -> None:
+    """The annotator calls the turns of step-40 alone genuine."""
+    labels = write_labels(folder)
+    rows = [{**row, "label": GENUINE if row["run"] == "step-40" else "new_task"} for row in labels]
+    write_rows(folder / "labels.jsonl", rows)
+    before = compare_runs(load_runs([folder]))
+    comparison = with_labels(before, [folder], None)
+    judged, corrected = ([bool(mark(each, figure, 1.0)) for figure in each.main] for each in (before, comparison))
+    turns = [figure.metric.measure == "followup" for figure in comparison.main]
+    assert any(marked and of_turns for marked, of_turns in zip(judged, turns, strict=True))
+    assert corrected == [marked and not of_turns for marked, of_turns in zip(judged, turns, strict=True)]
+    [section] = [each for each in sections(comparison) if each.id == "correction"]
+    table = section.blocks[0]
+    assert isinstance(table, Table)
+    risen = [row[0][0].text for row in table.rows if any(part.look == "up" for cell in row for part in cell)]
+    assert set(risen) == {"step-40"}
 
 
 def test_too_few_labels_are_a_warning_unless_their_file_was_given(folder: Path) -> None:

@@ -17,7 +17,7 @@ from nextturn.probe.command.files import read_jsonl, write_json, write_jsonl
 from nextturn.probe.command.sections import ProbeSection, SetSection
 from nextturn.probe.data import hub as hub_room
 from nextturn.probe.data.messages import assistant, user
-from nextturn.probe.plan import load_sets
+from nextturn.probe.plan import load_sets, plan_power
 from nextturn.probe.questions.sets import (
     HUB,
     Item,
@@ -196,6 +196,19 @@ def test_the_plan_says_what_is_not_read_and_from_where_answers_count() -> None:
     assert remarks(rows)[0].endswith(": Frage, exp")
     assert remarks([{"question": "Q?", "choices": ["x", "y"], "answer": 1}]) == ["answers counted from 0"]
     assert remarks([{"question": "Q?", "choices": ["x", "y"], "answer": "A"}]) == []
+
+
+@pytest.mark.parametrize(("n", "labels"), [(9, None), (12, 24), (40, 60)])
+def test_the_plan_counts_no_more_labels_than_a_run_has_user_turns(tmp_path: Path, n: int, labels: int | None) -> None:
+    path = tmp_path / "own.jsonl"
+    write_jsonl(
+        path, [{"id": str(number), "question": f"How many are {number}?", "answer": "1"} for number in range(n)]
+    )
+    temperatures = (0.0,) if n == 9 else (0.0, 0.7)
+    own = SetSection(path=str(path), measures=("followup",))
+    probe = ProbeSection(sets={"own": own}, temperatures=temperatures)
+    lines = list(plan_power(load_sets(probe), probe))
+    assert [f" {labels} labels" in line for line in lines] == [True] * (labels is not None)
 
 
 def test_a_path_is_taken_before_any_name(tmp_path: Path) -> None:
