@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.command.errors import BadInput, run_command
-from nextturn.probe.command.files import read_json, read_jsonl, write_atomic
+from nextturn.probe.command.files import read_json, read_jsonl, sha256_text, write_atomic
 from nextturn.probe.command.terminal import say
 from nextturn.probe.kept import ANSWER, Piece, pieces_in, turn_hash
 from nextturn.probe.questions.sets import PACKAGED
@@ -106,6 +106,9 @@ def hidden(row: Row, known: Known, where: str) -> Row:
             )
         messages.append(message)
     answer = next((piece for piece in pieces if (piece.name, piece.text) == (ANSWER, row.get("reference"))), None)
+    cluster = row.get("cluster") or ""  # a measure of one's own may have named it by the question's text
+    if any(piece.name != ANSWER and piece.text in cluster for piece in pieces):
+        row = {**row, "cluster": sha256_text(cluster)}
     return {**row, "messages": [*messages, reply], **({"reference": reference(answer)} if answer else {})}
 
 

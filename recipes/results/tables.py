@@ -40,12 +40,16 @@ SHORT = (0, 1, 2, 5, 6, 7)
 HEAD = ("run", "accuracy (n)", "change", "in pieces", "answers complete", "follow-up, strict (labels)", "sure only", "change", "commonest opening (n)", "changed by a cut answer (n)")  # fmt: skip
 
 # The runs of each table: names of a page, and folders; several trainings of a recipe are "A+B". Then the labels, if not beside them.
-QWEN = {name: f"recipes/results/{name}/probe" for name in ("base", "control-0", "P-0", "P_varied-0")}
+QWEN = {
+    name: f"recipes/results/{name}/probe"
+    for name in ("base", "control-0", "P-0", "P_one-0", "P_varied-0", "P_varied-1")
+}
+QWEN["P_varied, both"] = f"{QWEN['P_varied-0']}+{QWEN['P_varied-1']}"
 DEMO = {name: f"recipes/gallery/demo/probe/{name}" for name in ("base", "step-39")}
 SMOLLM2 = {name: f"recipes/gallery/smollm2/{name}" for name in ("base", "sft", "grpo")}
 TABLES = {
     "qwen": (QWEN, ""),
-    "sft": ({name: QWEN[name] for name in ("base", "control-0", "P_varied-0")}, ""),
+    "sft": ({name: QWEN[name] for name in ("base", "control-0", "P_varied, both")}, ""),
     "demo": (DEMO, "recipes/gallery/demo/labels.jsonl"),
     "smollm2": (SMOLLM2, "recipes/gallery/smollm2/labels.jsonl"),
 }
@@ -53,7 +57,10 @@ TABLES = {
 PAIRS = (
     ("qwen", "base", "control-0"),
     ("qwen", "base", "P-0"),
+    ("qwen", "base", "P_one-0"),
     ("qwen", "base", "P_varied-0"),
+    ("qwen", "base", "P_varied-1"),
+    ("qwen", "base", "P_varied, both"),
     ("qwen", "control-0", "P-0"),
     ("qwen", "P-0", "P_varied-0"),
     ("demo", "base", "step-39"),
@@ -72,7 +79,7 @@ SHOWN = (
         ("qwen", "base", "control-0"),
     ),
     ("the same with problems told in pieces", "the same", 1, ("qwen", "base", "P-0")),
-    ("the same, with replies in many forms", "the same", 1, ("qwen", "base", "P_varied-0")),
+    ("pieces with replies in many forms", "the same", 2, ("qwen", "base", "P_varied, both")),
 )
 MOVES = ("follow-up, strict", "`rules`", "grounding", "changed by a cut answer", "names a thing of the answer", "commonest opening")  # fmt: skip
 
@@ -107,13 +114,15 @@ def table(name: str, short: bool = False) -> str:
         ValueError: The samples of a run do not give the figures of its results.json.
     """
     folders = TABLES[name][0]
-    runs, rates, changes = read_strict(name, list(folders))
-    for part in (part for run in runs for part in run.parts):
-        check_counts(part.folder)
-    comparison = compare_runs(runs)
+    first, *_ = folders
     rows = [HEAD, ("---",) * len(HEAD)]
-    for shown, run in zip(folders, runs, strict=True):
-        figures = greedy_figures(comparison, run)
+    for shown in folders:
+        # A training stands in the row of its own and in the row of its recipe, and a comparison takes each once.
+        runs, rates, changes = read_strict(name, list(dict.fromkeys((first, shown))))
+        run = runs[-1]
+        for part in run.parts:
+            check_counts(part.folder)
+        figures = greedy_figures(compare_runs(runs), run)
         rate, change = rates[run.name], changes.get(run.name)
         accuracy, opening = figures["accuracy", "lenient"], commonest_opening(run)
         pieces = figures.get(("sharded", "sharded"))
