@@ -290,7 +290,16 @@ def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | No
     if not paths:
         return comparison
     try:
-        return replace(comparison, correction=correction_of(comparison.runs, paths, force))
+        correction = correction_of(comparison.runs, paths, force)
+        turns = {run.name: user_turns(run) for run in comparison.runs}
+        labels = _labels_of(turns, paths)
+        shown = {
+            (name, turn.turn_sha256): labels[turn.key].label
+            for name, of_run in turns.items()
+            for turn in of_run
+            if turn.key in labels
+        }
+        return replace(comparison, correction=correction, labels=shown)
     except BadInput as error:
         if path:
             raise

@@ -13,7 +13,7 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,7 @@ class Comparison:
         remarks: Other differences between the runs.
         correction: Rates corrected by labels, if there are labels.
         warnings: Why labels that exist were not used.
+        labels: The label of each user turn that an annotator read, by run and hash of what was shown (`kept.turn_hash`).
     """
 
     runs: tuple[FinishedRun, ...]
@@ -177,6 +178,7 @@ class Comparison:
     remarks: tuple[str, ...]
     correction: Correction | None = None
     warnings: tuple[str, ...] = ()
+    labels: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ import yaml
 from nextturn.probe.command.files import sha256_text
 from nextturn.probe.command.terminal import printable
 from nextturn.probe.judges.verdicts import LABELS
-from nextturn.probe.kept import samples_file
+from nextturn.probe.kept import samples_file, turn_hash
 from nextturn.probe.measures import MEASURES
 from nextturn.probe.measures.base import Figure
 from nextturn.probe.measures.followup import Followup
@@ -440,7 +440,7 @@ def as_script(data: Any) -> str:
 
 FIELDS = (
     "run", "kind", "set", "perturbation", "temperature", "item", "sample", "context", "user_turn", "user_cut", "label",
-    "unscored", "judge_raw", "specific", "grounding", "log_p", "changed", "reference", "extracted", "strict", "lenient",
+    "annotated", "unscored", "judge_raw", "specific", "grounding", "log_p", "changed", "reference", "extracted", "strict", "lenient",
     "outcome", "asked", "score", "strict_score", "values",
 )  # fmt: skip
 
@@ -472,6 +472,9 @@ def conversations(comparison: Comparison, limit: int) -> tuple[dict[str, Any], i
                 "score": next((value for figure in figures if (value := figure.of(row)) is not None), None),
                 "strict_score": next((value for figure in strict if (value := figure.of(row)) is not None), None),
             }
+            if row["kind"] == "followup" and row["perturbation"] == NONE:
+                turn = row.get("turn_sha256") or turn_hash(row["messages"], row["user_turn"] or "")
+                shown["annotated"] = comparison.labels.get((comparison.names[run], turn))
             rows.append([{**row, **shown}.get(field) for field in FIELDS])
     kinds = {kind: title for measure in MEASURES.values() for kind, title in measure.kinds.items()}
     kinds |= {name: own.title for run in comparison.runs for name, own in run.results.own.items()}

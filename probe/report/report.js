@@ -129,7 +129,8 @@ function facts(row) {
   const chips = [];
   const mark = right => (right ? "good" : "bad");
   const signed = number => (number < 0 ? "\u2212" : "+") + Math.abs(number).toFixed(2);
-  if (row.label) chips.push(chip(row.label.replaceAll("_", " "), labelClass(row.label)));
+  if (row.annotated) chips.push(chip(`annotator: ${row.annotated.replaceAll("_", " ")}`, labelClass(row.annotated)));
+  if (row.label) chips.push(chip((row.annotated ? "judge: " : "") + row.label.replaceAll("_", " "), labelClass(row.label)));
   if (row.unscored) chips.push(chip(`unscored: ${row.unscored}`, "label-unscored"));
   if (row.user_cut) chips.push(chip("cut at the token limit"));
   if (row.specific) chips.push(chip("names the answer"));

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from nextturn.probe.command.files import read_jsonl
 from nextturn.probe.judges.verdicts import ROUGH
+from nextturn.probe.kept import turn_hash
 from nextturn.probe.measures.base import make_row
 from nextturn.probe.report.comparison import LIKENESS, Comparison, compare_runs, percent, points, terminal_table
 from nextturn.probe.report.page import as_script, html, markdown, rendered
@@ -130,13 +132,23 @@ def test_the_page_holds_every_row_and_every_conversation_once(comparison: Compar
     for number, run in enumerate(comparison.runs):
         expected += [{**row, "run": number} for _, row in read_jsonl(run.folder / "samples.jsonl")]
     rows = rows_of(page)
-    made = {"score", "strict_score", "values"}  # what the page counts a row as
+    made = {"score", "strict_score", "values", "annotated"}  # what the page counts a row as
     assert [{key: row[key] for key in row.keys() - made} for row in rows] == [
         {key: row[key] for key in rows[0].keys() - made} for row in expected
     ]
     assert all((row["score"] is None) == (row["label"] is None and row["kind"] == "followup") for row in rows)
     contexts = [json.dumps(context) for context in data_of(page)["contexts"]]
     assert len(contexts) == len(set(contexts))
+
+
+def test_a_conversation_shows_the_label_of_the_annotator(comparison: Comparison) -> None:
+    run = comparison.runs[0]
+    turns = [row for _, row in run.rows() if row["kind"] == "followup" and row["perturbation"] == "none"]
+    read = turn_hash(turns[0]["messages"], turns[0]["user_turn"])
+    rows = rows_of(html(replace(comparison, labels={(run.name, read): "new_task"})))
+    found = [row for row in rows if row["annotated"]]
+    assert {row["annotated"] for row in found} == {"new_task"} and {row["run"] for row in found} == {0}
+    assert turns[0]["item"] in {row["item"] for row in found}
 
 
 def test_the_same_runs_give_the_same_bytes(comparison: Comparison, page: str) -> None:
