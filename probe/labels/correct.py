@@ -86,15 +86,23 @@ def correct(runs: Sequence[FinishedRun], paths: Sequence[Path], force: bool = Fa
     if problems := differences(runs):
         ways = "Probe them with the same settings, or correct each by itself"
         raise IncomparableRuns(f"these runs were measured differently: {'; '.join(problems)}. {ways}")
-    return correction_of(runs, paths, force)
+    turns = {run.name: user_turns(run) for run in runs}
+    return correction_of(turns, _labels_of(turns, paths), paths, force)
 
 
-def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path], force: bool = False) -> Correction:
-    """Return the corrected rates of all runs with labels, and their differences from the first run."""
+def correction_of(
+    turns: Mapping[str, Sequence[JudgedTurn]], labels: Mapping[Key, Label], paths: Sequence[Path], force: bool = False
+) -> Correction:
+    """Return the corrected rates of all runs with labels, and their differences from the first run.
+
+    Args:
+        turns: The user turns of each run, by its name.
+        labels: The labels of these turns.
+        paths: The files that the labels are from.
+        force: Use labels of several annotators together.
+    """
     import numpy as np
 
-    turns = {run.name: user_turns(run) for run in runs}
-    labels = _labels_of(turns, paths)
     made_by = _refuse_mixture(labels.values(), force)
     read = {name: [labels[turn.key] for turn in of_run if turn.key in labels] for name, of_run in turns.items()}
     items = dict.fromkeys(_item(turn) for of_run in turns.values() for turn in of_run)
@@ -290,9 +298,9 @@ def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | No
     if not paths:
         return comparison
     try:
-        correction = correction_of(comparison.runs, paths, force)
         turns = {run.name: user_turns(run) for run in comparison.runs}
         labels = _labels_of(turns, paths)
+        correction = correction_of(turns, labels, paths, force)
         shown = {
             (name, turn.turn_sha256): labels[turn.key].label
             for name, of_run in turns.items()
