@@ -14,7 +14,7 @@ repository=$(cd "$(dirname "$0")/../.." && pwd)
 model=${MODEL:-Qwen/Qwen2.5-Coder-0.5B-Instruct} data=${DATA:?the folder of the question sets} measure=${MEASURE:-1}
 work=${WORK:-$HOME/nextturn-both}
 python=$repository/.venv/bin/python vllm_python=$repository/.venv-vllm/bin/python
-runs=(base control-0 P-0 P_varied-0 P_one-0 P_varied-1 control-1 P-1 P_none-0 P_plus-0)
+runs=(base control-0 P-0 P_varied-0 P_one-0 P_varied-1 control-1 P-1 P_plus-0 P_none-0)
 mkdir -p "$work"
 renice -n 19 $$ > /dev/null
 
