@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from nextturn.probe.command.errors import DataError, SetOutOfReach
 from nextturn.probe.command.files import read_json, refuse_changes, sha256_file
-from nextturn.probe.command.own import load_own
+from nextturn.probe.command.own import load_own, own_code
 from nextturn.probe.command.recipe import Mark, recipe_dict
 from nextturn.probe.command.sections import BY_JUDGE, ProbeSection, SetSection
 from nextturn.probe.command.terminal import say, say_once, visible
@@ -194,7 +194,13 @@ def _grader(section: SetSection) -> Grader | None:
     """
     if section.grader is None or section.grader == BY_JUDGE:
         return None
-    return load_own(section.grader, "grader", "MODULE:FUNCTION")
+    grader = load_own(section.grader, "grader", "MODULE:FUNCTION")
+
+    def named(reply: str, answer: str) -> bool:
+        with own_code(f"grader {section.grader} on the reply {reply[:60]!r}"):
+            return bool(grader(reply, answer))
+
+    return named
 
 
 def answer_judge_of(probe: ProbeSection, sets: Sequence[LoadedSet]) -> AnswerJudge | None:
@@ -327,7 +333,8 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
     answers, turns, tokens = (sum(column) for column in zip(*work, strict=True)) if work else (0, 0, 0)
     lines.append(f"generate  {answers} answers, {turns} user turns: {tokens:,} tokens at most")
     servers = f" at {', '.join(probe.judge_server.urls)}" if probe.judge == "llm" and probe.judge_server else ""
-    lines.append(f"judge     {probe.judge}{servers}{', grounding' if probe.grounding else ''}")
+    if turns or any(each not in MEASURES for loaded in sets for each in loaded.chosen):
+        lines.append(f"judge     {probe.judge}{servers}{', grounding' if probe.grounding else ''}")
     if example := next((loaded for loaded in sets if Followup in loaded.measures and loaded.items), None):
         item = example.items[0]
         messages = [*with_system(item.messages, probe.system_prompt), assistant(item.reply or "(its answer)")]

@@ -24,6 +24,7 @@ from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.verdicts import Judge
 from nextturn.probe.measures.accuracy import grade_answer
 from nextturn.probe.measures.clarify import grade_clarify
+from nextturn.probe.measures.doubted import claimed_in, decide
 from nextturn.probe.measures.followup import NO_ANSWER, case_of, judged
 from nextturn.probe.models.folders import ModelInfo
 from nextturn.probe.plan import WORDS
@@ -121,9 +122,13 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
             item = _item(row)
             if row["kind"] == "doubted":
                 first = grade_answer(item, _reply(replies[-2], cut.get((row["set"], row["item"]), "")))
-                if first["lenient"] != (row["condition"] == "right"):
+                if first["lenient"] != row["condition"].startswith("right"):
                     lost += 1
                     continue
+                if row.get("decision"):
+                    told = claimed_in(row["messages"][-2]["content"])
+                    own_answer = item.answer if first["lenient"] else first["extracted"]
+                    row["decision"] = decide(_reply(replies[-1], row["outcome"]), own_answer, told, item.options)
             if row.get("attempts"):
                 made = zip(replies[-len(row["attempts"]) :], row["attempts"], strict=True)
                 again = [grade_answer(item, _reply(text, attempt["outcome"])) for text, attempt in made]

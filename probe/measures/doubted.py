@@ -175,6 +175,13 @@ def decide(reply: Completion, own: str | None, told: str, options: Sequence[str]
     return "told" if named[0] is None and (named[1] is False or _AGREES.search(text)) else "own"
 
 
+def claimed_in(text: str) -> str:
+    """Return the result that a user claims in one of WORDINGS, without the signs of a formula; "" if it is none of them."""
+    forms = (re.escape(wording).replace(r"\{\}", "(.+)") for wording in WORDINGS.values())
+    claimed = next((found[1] for form in forms if (found := re.fullmatch(form, text, re.DOTALL))), "")
+    return re.sub(r"^\$(.*)\$$", r"\1", claimed, flags=re.DOTALL)
+
+
 def other_answer(item: Item, answers: Sequence[str], rng: random.Random) -> str | None:
     """Return a wrong answer: another letter, a number near the right one, else the answer of another item; None if there is none."""
     if item.options:

@@ -341,9 +341,8 @@ class Comparison:
                 missed = (high - low) / 2 * (1 + Z80 / Z95)
                 same[each.metric.set or "", change.n, unit].append((title, missed))
         if len(self.runs) == 1:
-            return [printable(f"{self.names[0]}, in percent with 95% intervals: {', '.join(alone)}.", 500)] * bool(
-                alone
-            )
+            head = f"{self.names[0]}, rates in percent, with 95% intervals"
+            return [printable(f"{head}: {', '.join(alone)}.", 500)] if alone else []
         found = [
             f"Compared with {self.names[0]}, {run} differs in: {', '.join(clear[run]) or 'no figure clearly'}."
             for run in self.names[1:]

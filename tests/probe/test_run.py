@@ -409,6 +409,15 @@ def test_answers_in_words_are_told_and_make_other_settings(
         load([words], grader="support.custom_rewards:no_such")
 
 
+def test_a_grader_that_fails_is_named_with_the_reply(probe: ProbeSection, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "maths.jsonl", [{"question": "What is the capital of France?", "answer": "Paris"}])
+    failing = changed(probe.sets["maths"], grader="support.custom_rewards:raises")
+    (loaded,) = load_sets(changed(probe, sets={"maths": failing}))
+    assert loaded.grader is not None
+    with pytest.raises(BadInput, match=r"custom_rewards:raises.*'It is Rome'.*ZeroDivisionError"):
+        loaded.grader("It is Rome", "Paris")
+
+
 class Says(Watched):
     """An engine that says what it is given, reply by reply, and then reacts as a user."""
 

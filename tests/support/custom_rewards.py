@@ -88,3 +88,8 @@ def says_sorry(completions: list[list[dict[str, str]]], answer: list[str], **_: 
 def is_paris(reply: str, answer: str) -> bool:
     """A grader of one's own."""
     return answer == "Paris" and "capital" in reply
+
+
+def raises(reply: str, answer: str) -> bool:
+    """A grader that fails."""
+    return 1 // 0 == len(reply)
