@@ -6,8 +6,8 @@
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
 # make test-reach  runs the environments in verifiers' own evaluation, in an environment on top of the first, also with the model in vLLM
 #             if `make test-vllm` has set it up; and watches folders as other trainers write them
-# make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
-#             and on ten times as much, and GRPO's look-ahead against trl's plain step; minutes
+# make bench  times the probe's own machinery against plain ways of doing the same, each stage against its linear layers alone,
+#             the scripted builder on all of MATH and on ten times as much, and GRPO's look-ahead against trl's plain step; minutes
 # make bench-peers measures lm-evaluation-harness, a plain script, `trl sft` and this project in turn, half an hour to an hour;
 #             docs/peers.md shows the last figures
 # make torture ends every stage at random moments and starts it again, about half an hour: TRIALS=3 for each signal, SEED=0
@@ -134,6 +134,7 @@ test-reach: $(READY_VERIFIERS)
 
 bench: setup
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.probe
+	PYTHONPATH=tests $(BIN)/python -m bench.limit
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.build
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.grpo smollm2-135m --samples 4 --tokens 32 --window 1
 

@@ -238,12 +238,7 @@ def sft(model: Path, folder: Path, n: int, rounds: int, dtype: str) -> dict[str,
     from nextturn.probe.text.chat import Chat
     from nextturn.train.encoding import make_rows
 
-    problems = tasks("rl")[:80]
-    talks = [
-        [{"role": "user", "content": each.question}, {"role": "assistant", "content": each.solution},
-         {"role": "user", "content": "Why is that so?"}, {"role": "assistant", "content": f"Because {each.solution}"}]
-        for each in problems
-    ]  # fmt: skip
+    talks = conversations(80)
     data = folder / "sft"
     data.mkdir()
     write_jsonl(data / "train.jsonl", [{"messages": talk} for talk in talks])
@@ -276,6 +271,15 @@ def sft(model: Path, folder: Path, n: int, rounds: int, dtype: str) -> dict[str,
         sum(len(row["input_ids"]) for row in rows),
     )
     return found | {"loss_tokens": {"ours": loss, "peer": tokens}, "peer_is": f"trl sft {version('trl')}"}
+
+
+def conversations(n: int) -> list[list[dict[str, str]]]:
+    """Return conversations of four messages about generated problems."""
+    return [
+        [{"role": "user", "content": each.question}, {"role": "assistant", "content": each.solution},
+         {"role": "user", "content": "Why is that so?"}, {"role": "assistant", "content": f"Because {each.solution}"}]
+        for each in tasks("rl")[:n]
+    ]  # fmt: skip
 
 
 def grow(model: Path, folder: Path, n: int, rounds: int, dtype: str) -> dict[str, Any]:
