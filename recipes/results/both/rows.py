@@ -1,9 +1,9 @@
 """Write the training rows of an arm of both.sh.
 
-    python recipes/results/both/rows.py TRAIN.jsonl OUT.jsonl [--pieces] [--replies varied] [--loss one] [--after 0.5]
+    python recipes/results/both/rows.py TRAIN.jsonl OUT.jsonl [--own FILE] [--pieces] [--replies varied] [--loss one] [--after 0.5]
 
-TRAIN.jsonl is GSM8K's training split. `own.jsonl.gz` beside this file holds the base model's own right solutions with the ids of
-their questions, so the rows are the same on every machine and no model takes part. The other rows are 160 written conversations
+TRAIN.jsonl is GSM8K's training split, or MATH's with `--own own_math.jsonl.gz`. `own.jsonl.gz` beside this file holds the base model's own
+right solutions with the ids of their questions, so the rows are the same on every machine and no model takes part. The other rows are 160 written conversations
 without the kind `underspecified`, whose solutions carry no loss. `--pieces` adds both kinds once more, told piece by piece; the other
 options are `sharded_replies`, `sharded_loss` and `sharded_after` of a data recipe.
 """
@@ -33,21 +33,24 @@ KINDS = ["complete", "twin", "wrong_start", "doubt", "slip", "hint", "chat"]
 SEED = 7
 
 
-def conversations(train: Path) -> Iterator[Conversation]:
+def conversations(train: Path, own: Path) -> Iterator[Conversation]:
     """Yield the own solutions as plain questions with their answer, then the written conversations."""
-    problems = {problem.id: problem for problem in read_problems(train, "gsm8k")}
-    with gzip.open(OWN, "rt", encoding="utf-8") as lines:
-        for row in map(json.loads, lines):
-            problem = problems[row["id"]]
-            messages = (user(problem.question), assistant(row["solution"]))
-            yield Conversation(f"{problem.id}-own", "complete", messages, "gsm8k", problem.answer)
+    with gzip.open(own, "rt", encoding="utf-8") as lines:
+        solved = [json.loads(line) for line in lines]
+    source = solved[0]["id"].partition("-")[0]
+    problems = {problem.id: problem for problem in read_problems(train, source)}
+    for row in solved:
+        problem = problems[row["id"]]
+        messages = (user(problem.question), assistant(row["solution"]))
+        yield Conversation(f"{problem.id}-own", "complete", messages, source, problem.answer)
     yield from written(Written(n=160, kinds=KINDS), SEED)
 
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("train", type=Path, help="GSM8K's training split")
+    parser.add_argument("train", type=Path, help="GSM8K's training split, or MATH's")
     parser.add_argument("out", type=Path)
+    parser.add_argument("--own", type=Path, default=OWN, help="the own solutions")
     parser.add_argument("--pieces", action="store_true", help="also tell the problems piece by piece")
     parser.add_argument("--replies", choices=["plain", "varied"], default="plain")
     parser.add_argument("--loss", choices=["all", "one", "none"], default="all")
@@ -60,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
         {"source": source, "output": output, "seed": SEED, "sharded": float(args.pieces), **settings}
     )
     teller, rows = Teller(recipe), []
-    for conversation in conversations(args.train):
+    for conversation in conversations(args.train, args.own):
         for told in (conversation, teller.sharded(conversation)):
             row = sft_row(told) if told is not None else {}
             if row.get("source") == "written":
