@@ -26,7 +26,7 @@ from typing import Any
 TIMEOUT, NOT_STARTED = "timeout", "not_started"
 # Longer than a call takes to be stopped: only a process whose parent is gone ever gets there.
 _ORPHANED_AFTER_S = 10.0
-_PREPARED_WITHIN_S = 60.0
+_PREPARED_WITHIN_S = 300.0  # imports take seconds; a busy machine or a slow disk has taken more than a minute
 _DETAIL = 120
 _OURS = (str(Path(__file__).parents[2] / package) for package in ("probe", "data_builders", "train"))
 _NOT_OF_THE_USER = (*_OURS, *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib")), "<")
@@ -45,7 +45,7 @@ class Workers:
 
     Args:
         timeout_s: The longest that one call may take; None for calls that end their process themselves.
-        prepare: Called in each new process before its first call, such as for slow imports; it has a minute.
+        prepare: Called in each new process before its first call, such as for slow imports; it has five minutes.
     """
 
     def __init__(self, number: int, timeout_s: float | None, prepare: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from nextturn.probe.command.errors import NextturnError
-from nextturn.probe.command.timelimit import NOT_STARTED, Workers
+from nextturn.probe.command.timelimit import NOT_STARTED, TIMEOUT, Workers
 
 _SECONDS, _MOST_MEMORY = 3.0, 4 * 2**30
 
@@ -165,7 +165,8 @@ def same_by_algebra(given: str, reference: str) -> bool:
 def _algebra(given: str, reference: str) -> bool | None:
     done = _workers(os.getpid()).start(_within, _SECONDS, given, reference).result()
     if done.failure.startswith(NOT_STARTED):
-        raise NextturnError(f"math-verify, which compares answers, cannot be loaded ({done.failure}); is it installed?")
+        why = "this machine is too busy" if done.failure.endswith(TIMEOUT) else "is it installed?"
+        raise NextturnError(f"math-verify, which compares answers, cannot be loaded ({done.failure}); {why}")
     return None if done.failure else bool(done.value)
 
 
