@@ -33,7 +33,7 @@ from nextturn.probe.questions.pieces import Shards, read_shards, split
         ),
         (
             "Two lines meet. (Neither is vertical.) Find $a$. Express it as $p/q$.",
-            ("Find $a$.", "Two lines meet.", "(Neither is vertical.)", "Express it as $p/q$."),
+            ("Find $a$. Express it as $p/q$.", "Two lines meet.", "(Neither is vertical.)"),
         ),
     ],
 )
@@ -50,6 +50,7 @@ def test_a_problem_is_cut_between_sentences_and_clauses(problem: str, pieces: tu
         "Ivo has 4 pens. How many pairs are that? He buys 3 more. How many has he?",  # two questions
         "Ivo has 4 pens. He buys 3 more. He has them all. [asy] draw(A); [/asy] How many has he?",
         "Ivo has 4 pens. He buys 3 more.",  # no question
+        "Ivo has 4 pens. He buys 3 more. How many has he? $\\text A.\\ 5 \\qquad \\text B.\\ 7$",  # choices
     ],
 )
 def test_what_cannot_be_cut_is_left_alone(problem: str) -> None:
