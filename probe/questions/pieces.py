@@ -45,7 +45,9 @@ _SENTENCE_END = re.compile(
 )
 # A clause with a pronoun for its subject can stand alone; "and Carl at 3 dollars" cannot.
 _CLAUSE = re.compile(r",? (?:and|but)(?: then)? (?=(?:s?he|they|it|we|I|there) \w)|; (?=\w)")
-_UNCUT = re.compile(r"\[asy\]|such that if\b|\\qquad|(?<!\w)(?:i\.|1\)) ")  # drawings, conditions of conditions, choices, lists
+_UNCUT = re.compile(
+    r"\[asy\]|such that if\b|\\qquad|(?<!\w)(?:i\.|1\)) "
+)  # drawings, conditions of conditions, choices, lists
 _SHORTEST = 3  # words of a clause
 _ASKS = re.compile(
     r"\?[\"')]*$|^(?:[Ff]ind|[Cc]ompute|[Cc]alculate|[Dd]etermine|[Ee]valuate|[Ss]olve|[Ss]implify|[Ww]hat|[Hh]ow)\b"

@@ -92,4 +92,4 @@ def is_paris(reply: str, answer: str) -> bool:
 
 def raises(reply: str, answer: str) -> bool:
     """A grader that fails."""
-    return 1 // 0 == len(reply)
+    return len(reply) == 1 // 0

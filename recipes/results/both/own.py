@@ -1,6 +1,6 @@
 """Write the right solutions of a build of own.yaml as a file for rows.py: ids of the problems, and what the model wrote.
 
-    python recipes/results/both/own.py BUILD OUT.jsonl.gz
+python recipes/results/both/own.py BUILD OUT.jsonl.gz
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ def main(argv: Sequence[str]) -> None:
     solved = {
         row["problem"]: row["messages"][1]["content"] for row in load_sft_rows(build) if len(row["messages"]) == 2
     }
-    lines = "".join(json.dumps({"id": name, "solution": text}, ensure_ascii=False) + "\n" for name, text in solved.items())
+    lines = "".join(
+        json.dumps({"id": name, "solution": text}, ensure_ascii=False) + "\n" for name, text in solved.items()
+    )
     write_atomic(out, gzip.compress(lines.encode(), mtime=0))
     print(f"{out}: {len(solved)} solutions")
 
