@@ -136,7 +136,7 @@ def user_view(row: dict[str, Any]) -> tuple[Message, ...]:
     if not isinstance(intent, str) or not intent.strip():
         raise DataError(f"row {row.get('id')}: `intent` is {intent!r:.60}, expected a text or no `intent`")
     check_text(intent, f"row {row.get('id')}: `intent`")
-    said = {**first, "loss": row.get("intent_first") is True}
+    said = {**first, "loss": row.get("intent_first") is True and first.get("loss") is not False}
     return ({"role": "system", "content": intent.strip()}, said, *rest)
 
 

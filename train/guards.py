@@ -206,7 +206,12 @@ class StopsOnSignal(TrainerCallback):  # type: ignore[misc]
         """Raise ToldToEnd on every process, except after the last step, after which the run ends by itself."""
         if self._ends and state.global_step < state.max_steps:
             step = state.global_step
-            raise self._ended(f"ended after step {step}, saved as checkpoint-{step}; the same command resumes from it")
+            then = (
+                "without the optimizer, so it cannot be resumed"
+                if args.save_only_model
+                else "the same command resumes from it"
+            )
+            raise self._ended(f"ended after step {step}, saved as checkpoint-{step}; {then}")
 
 
 class SavesAfterGenerations(TrainerCallback):  # type: ignore[misc]

@@ -115,7 +115,17 @@ def _checkpoint_at(folder: Path, run_dir: Path) -> Path:
 
 
 def _check_fits(checkpoint: Path, now: Launch) -> None:
-    """Raise BadInput if this launch has other steps or cannot load the optimizer's state. Print what changes."""
+    """Raise BadInput if this launch has other steps or cannot load the optimizer's state. Print what changes.
+
+    transformers would go on without a state that is not there, with a new optimizer and a new schedule.
+    """
+    if not (checkpoint / "scheduler.pt").is_file():
+        state = read_json(checkpoint / "trainer_state.json")
+        if state["global_step"] < state["max_steps"]:  # after the last step only a probe or the card is missing
+            raise BadInput(
+                f"{checkpoint}: saved without the optimizer (train.save_only_model), so it cannot be resumed; begin a new run "
+                f"with its weights: --model.name {checkpoint} --train.output_dir ANOTHER"
+            )
     saved_by = read_json(checkpoint / MARKER).get("launch")
     then = Launch(**saved_by) if saved_by is not None else now  # markers of older runs have no launch
     if then.per_step != now.per_step:

@@ -53,6 +53,8 @@ _EVERYWHERE = {
     "trust_remote_code": "custom model code is never run",
     "report_to": "tracking.to decides it",
     "resume_from_checkpoint": "use --resume auto, never or PATH",
+    "load_best_model_at_end": "the last checkpoint is the run's result; name another one where you use it",
+    "auto_find_batch_size": "a step would have other rows than the recipe says",
 }
 _PACKING = ("packing", "packing_strategy", "eval_packing", "padding_free")
 _SYNC = "no checkpoint has the reference, so a resumed run would begin with the first one again; leave it out, or raise beta"
@@ -80,7 +82,6 @@ REFUSED = {
         "chat_template_kwargs": "data.enable_thinking decides it",
         "do_eval": "eval_strategy decides it",
         "max_tool_calling_iterations": "the rollout section says how a conversation continues",
-        "auto_find_batch_size": "a smaller batch would tear groups apart",
         "sync_ref_model": _SYNC,
     },
 }

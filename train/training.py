@@ -311,7 +311,10 @@ class Run:
             from nextturn.train.push import push_run
 
             sets = recipe.probe.sets if recipe.probe else {}
-            base = None if Path(recipe.model.name).is_dir() else str(self._metadata().base_model)
+            # A run on an adapter is pushed as a merged model: the base of its own adapter is on this machine alone.
+            started = resolve(self.inputs["model"]["path"])
+            local = Path(recipe.model.name).is_dir() or started.base is not None
+            base = None if local else str(self._metadata().base_model)
             say(f"pushed    {push_run(run_dir, step, recipe.arguments, sets, base)}")
         finish_run(run_dir, step, sha256_text(json.dumps(recipe_dict(recipe), sort_keys=True)), **facts)
         print(f"finished: {run_dir / f'checkpoint-{step}'}; model card {run_dir / 'README.md'}")

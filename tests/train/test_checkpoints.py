@@ -146,6 +146,20 @@ def test_a_checkpoint_is_resumed_if_its_steps_and_its_optimizer_fit_the_launch(
             assert str(then) in str(error.value) and str(now) in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("step", [4, 6])
+def test_a_checkpoint_without_optimizer_is_resumed_only_after_the_last_step(step: int, tmp_path: Path) -> None:
+    """transformers would go on with a new optimizer and a new schedule."""
+    folder = checkpoint(tmp_path, step, marked=False)
+    (folder / "scheduler.pt").unlink()
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": 6}))
+    mark_complete(folder, step, vars(HERE))
+    if step == 6:
+        assert choose_resume(tmp_path, "auto", HERE) == folder
+    else:
+        with pytest.raises(BadInput, match="--model.name"):
+            choose_resume(tmp_path, "auto", HERE)
+
+
 # --- What is set aside.
 
 
