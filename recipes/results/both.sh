@@ -5,7 +5,7 @@
 # It works in WORK, in a clone of the last commit, at the lowest priority. A run that stands in recipes/results is finished.
 # Variables:
 #   MODEL     Qwen2.5-Coder-0.5B-Instruct: a hub id, or a folder
-#   DATA      a folder with gsm8k/train.jsonl, gsm8k/test.jsonl and mt_bench/mt_bench_questions.jsonl
+#   DATA      a folder with gsm8k/train.jsonl, gsm8k/test.jsonl, math/train.jsonl and mt_bench/mt_bench_questions.jsonl
 #   WORK      a folder outside the repository
 #   labels    WORK/labels.jsonl, and second.jsonl to ninth.jsonl (other readers' of the same turns), are kept with the runs that they label
 #   MEASURE   1: also measure. Runs are comparable only if one commit measures them all; it is written to WORK/measured-by
@@ -14,7 +14,7 @@ repository=$(cd "$(dirname "$0")/../.." && pwd)
 model=${MODEL:-Qwen/Qwen2.5-Coder-0.5B-Instruct} data=${DATA:?the folder of the question sets} measure=${MEASURE:-1}
 work=${WORK:-$HOME/nextturn-both}
 python=$repository/.venv/bin/python vllm_python=$repository/.venv-vllm/bin/python
-runs=(base control-0 P-0 P_varied-0 P_one-0 P_varied-1 control-1 P-1 P_plus-0 P_none-0)
+runs=(base control-0 P-0 P_varied-0 P_one-0 P_varied-1 control-1 P-1 P_plus-0 P_none-0 MATH-0)
 mkdir -p "$work"
 renice -n 19 $$ > /dev/null
 
@@ -40,7 +40,7 @@ commit_of() { # FILE: the commit that a file names; the first caller writes the 
 }
 
 train() { # RUN ARM SEED
-  local run=$work/$1 commit folder options=()
+  local run=$work/$1 commit folder options=() problems=$data/gsm8k/train.jsonl
   mkdir -p "$run"
   commit=$(commit_of "$run/trained-by") folder=$(code "$commit")
   case $2 in
@@ -50,10 +50,11 @@ train() { # RUN ARM SEED
     P_one) options=(--pieces --loss one) ;;
     P_none) options=(--pieces --loss none) ;;
     P_plus) options=(--pieces --replies varied --after 0.5) ;;
+    MATH) options=(--own "$folder/recipes/results/both/own_math.jsonl.gz" --pieces --replies varied) problems=$data/math/train.jsonl ;;
     *) echo "run $1: no such arm" >&2; exit 2 ;;
   esac
   [ -f "$run/rows.jsonl" ] || PYTHONPATH=$folder/.types "$python" "$folder/recipes/results/both/rows.py" \
-    "$data/gsm8k/train.jsonl" "$run/rows.jsonl" "${options[@]}"
+    "$problems" "$run/rows.jsonl" "${options[@]}"
   (cd "$run" && PYTHONPATH=$folder/.types "$python" -m accelerate.commands.launch --config_file "$folder/recipes/accelerate/cpu.yaml" \
     "$folder/train/sft.py" "$folder/recipes/results/both/sft.yaml" --model.name "$model" --data.path rows.jsonl \
     --train.output_dir sft --train.seed "$3")
