@@ -408,19 +408,18 @@ class Comparison:
 
     @cached_property
     def paths(self) -> list[list[int]]:
-        """The runs by training run, as indices: checkpoints of one folder in step order; other runs stand alone.
+        """The runs by training run, as indices: checkpoints of one training in step order; other runs stand alone.
 
         The model that a training run started from (its step 0) is the first of its path. The baseline is in no path.
         """
         steps = [run.results.model.step for run in self.runs]
-        paths: dict[tuple[Path, str], list[int]] = defaultdict(list)
+        paths: dict[tuple[Path, ...], list[int]] = defaultdict(list)
         for index, run in enumerate(self.runs[1:], start=1):
-            stem = re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", run.results.model.label)
-            paths[(run.folder.absolute().parent, stem) if steps[index] else (run.folder, "")].append(index)
+            paths[_training_of(run) if steps[index] else (run.folder,)].append(index)
         for index, run in enumerate(self.runs[1:], start=1):
-            siblings = [path for (folder, _), path in paths.items() if folder == run.folder.absolute().parent]
+            siblings = [path for (folder, *_), path in paths.items() if folder == run.folder.absolute().parent]
             if steps[index] == 0 and len(siblings) == 1:
-                siblings[0] += paths.pop((run.folder, ""))
+                siblings[0] += paths.pop((run.folder,))
         return [sorted(path, key=lambda index: steps[index] or 0) for path in paths.values()]
 
     @cached_property
@@ -464,6 +463,20 @@ class Comparison:
         """Say which sets' answers were graded otherwise than by this project's rules; strict and lenient are then the same."""
         graders = {name: of.grader for name, of in self.runs[0].results.settings.sets.items() if of.grader}
         return [f"answers of {printable(name)} graded by {printable(grader)}" for name, grader in graders.items()]
+
+
+def without_step(name: str) -> str:
+    """Return a name without the step at its end: "sft" for "sft/step-20", and "" for "checkpoint-20"."""
+    return re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", name)
+
+
+def _training_of(run: FinishedRun) -> tuple[Path, ...]:
+    """Return what is the same for all checkpoints of a training: the folder of their probes, their names, their own folder."""
+    folder, model, name = run.folder.absolute(), run.results.model, without_step(run.folder.name)
+    path = Path(model.path)
+    own = path.parent.name if str(model.step) in path.name else path.name
+    # Folders that are named after steps alone hold one training, which may have been moved between two probes.
+    return folder.parent, Path(without_step(model.label)), Path(name, own if name else "")
 
 
 def declared_by(runs: Sequence[FinishedRun]) -> dict[str, dict[str, Figure]]:
