@@ -261,12 +261,13 @@ class Comparison:
         declared = self.declared.get(metric.measure, {}).get(metric.name)
         return (declared and declared.title) or metric.name
 
-    # Labels by people. Only if every run has labels do drawings show corrected rates: a mixture would compare two annotators.
+    # Labels by people. Only if every run has all labels do drawings show corrected rates: a mixture would compare two annotators.
 
     @cached_property
     def all_corrected(self) -> bool:
-        """Whether every run has labels."""
-        return self.correction is not None and all(self.correction.labels.get(name) for name in self.names)
+        """Whether every run has labels of each set and temperature."""
+        correction = self.correction
+        return bool(correction and not correction.left_out and all(map(correction.labels.get, self.names)))
 
     def corrected(self, run: str, metric: Metric) -> Estimate:
         """Return a follow-up rate of a run, corrected if the run has labels."""
@@ -367,13 +368,13 @@ class Comparison:
 
     @cached_property
     def patterns(self) -> dict[str, dict[str, Pattern]]:
-        """The pattern of each follow-up set for each run, by labels where the run has any; NEEDS_LABELS where only labels can say."""
+        """The pattern of each follow-up set for each run, by labels where the run has them; NEEDS_LABELS where only labels can say."""
 
         def pattern(run: str, name: str) -> Pattern:
             decodings = self.decodings[name]
             found = pattern_of({at: self.corrected(run, Metric("followup", name, "rate", at)) for at in decodings})
-            by_judge_alone = not self.is_labelled(run) and self.needs_labels(name)
-            return replace(found, name=NEEDS_LABELS) if by_judge_alone else found
+            by_judge_alone = not self.is_labelled(run, name) and self.needs_labels(name)
+            return replace(found, name=NEEDS_LABELS) if by_judge_alone and found.name != "not measured" else found
 
         return {name: {run: pattern(run, name) for run in self.names} for name in self.decodings}
 
@@ -389,9 +390,11 @@ class Comparison:
         """Return True if the judge alone says nothing reliable about a set."""
         return self.followup == ROUGH or name in self.unusable
 
-    def is_labelled(self, run: str) -> bool:
-        """Return True if the follow-up rates of a run are corrected by labels."""
-        return bool(self.correction and self.correction.labels.get(run))
+    def is_labelled(self, run: str, name: str) -> bool:
+        """Return True if the follow-up rates of a run on a set are corrected by labels at all temperatures."""
+        correction, metric = self.correction, Metric("followup", name, "rate")
+        measured = [at for at in self.decodings[name] if self.estimate(run, metric._replace(temperature=at)).n]
+        return correction is not None and all(correction.rate(run, name, at) for at in measured)
 
     @cached_property
     def unusable(self) -> dict[str, str]:
@@ -763,9 +766,9 @@ def terminal_table(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    by_labels = {run: " (by labels)" if comparison.is_labelled(run) else "" for run in comparison.names}
     for name, patterns in comparison.patterns.items():
         shown = {run: pattern.name for run, pattern in patterns.items() if pattern.name != NEEDS_LABELS}
+        by_labels = {run: " (by labels)" * comparison.is_labelled(run, name) for run in shown}
         if listed := ", ".join(f"{run} {pattern}{by_labels[run]}" for run, pattern in shown.items()):
             yield f"pattern of {printable(name)}: {listed}"
     real = {figure.metric.set: figure.estimate for figure in reversed(comparison.select("actual", name="rate"))}
