@@ -259,7 +259,19 @@ class Comparison:
             return f"{HEADS[metric.name] or self.followup} {metric.temperature}"
 
         declared = self.declared.get(metric.measure, {}).get(metric.name)
-        return (declared and declared.title) or metric.name
+        title = (declared and declared.title) or metric.name
+        return f"{metric.measure}: {metric.name}" if declared and title in self._shared else title
+
+    def word(self, metric: Metric) -> str:
+        """Return the name of a figure that a gate takes, with the measure if several figures have the name."""
+        return f"{metric.measure}.{metric.name}" if metric.name in self._shared else metric.name
+
+    @cached_property
+    def _shared(self) -> set[str]:
+        """The names and titles that several figures have: measures of somebody's own may name theirs alike."""
+        figures = [figure for of_measure in self.declared.values() for figure in of_measure.values()]
+        words = Counter(word for figure in figures for word in {figure.name, figure.title or figure.name})
+        return {word for word, count in words.items() if count > 1}
 
     # Labels by people. Only if every run has all labels do drawings show corrected rates: a mixture would compare two annotators.
 

@@ -23,7 +23,14 @@ from nextturn.probe.labels import correct as command
 from nextturn.probe.labels.correct import correct, with_labels
 from nextturn.probe.labels.label import draw
 from nextturn.probe.labels.turns import DrawnTurn, JudgedTurn
-from nextturn.probe.report.comparison import NEEDS_LABELS, CorrectedRate, Correction, as_json, compare_runs, terminal_table
+from nextturn.probe.report.comparison import (
+    NEEDS_LABELS,
+    CorrectedRate,
+    Correction,
+    as_json,
+    compare_runs,
+    terminal_table,
+)
 from nextturn.probe.report.page import Table, html, mark, markdown, sections
 from nextturn.probe.report.plot import panels_of
 from nextturn.probe.results import Metric, load_runs
