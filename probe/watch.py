@@ -69,10 +69,14 @@ def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
         path = args.recipe or (begun if own and not args.set else None)
         return load_probe_recipe(path, overrides) if path else recipe_of_sets(args.set or ["written_pairs"], overrides)
 
+    def is_others() -> bool:
+        """Return True for a folder of another trainer: --base or --out says so, or it holds a step and no recipe."""
+        return bool(layouts.find_steps(args.run_dir)) or bool((args.base or args.out) and args.run_dir.is_dir())
+
     named = args.recipe is not None and args.recipe.resolve() == begun.resolve()
     if not named:  # a bad recipe is refused before any waiting
         load(own=False)
-    while not begun.is_file() and (named or not args.run_dir.is_dir() or not any(args.run_dir.iterdir())):
+    while not begun.is_file() and (named or not is_others()):
         if args.once or args.dry_run:
             found = "no training run" if args.run_dir.is_dir() else "no such folder"
             raise BadInput(f"{args.run_dir}: {found}; expected its {begun.name}, or its steps")
