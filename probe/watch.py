@@ -69,10 +69,14 @@ def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
         path = args.recipe or (begun if own and not args.set else None)
         return load_probe_recipe(path, overrides) if path else recipe_of_sets(args.set or ["written_pairs"], overrides)
 
+    def is_others() -> bool:
+        """Return True for a folder of another trainer: --base or --out says so, or it holds a step and no recipe."""
+        return bool(layouts.find_steps(args.run_dir)) or bool((args.base or args.out) and args.run_dir.is_dir())
+
     named = args.recipe is not None and args.recipe.resolve() == begun.resolve()
     if not named:  # a bad recipe is refused before any waiting
         load(own=False)
-    while not begun.is_file() and (named or not args.run_dir.is_dir() or not any(args.run_dir.iterdir())):
+    while not begun.is_file() and (named or not is_others()):
         if args.once or args.dry_run:
             found = "no training run" if args.run_dir.is_dir() else "no such folder"
             raise BadInput(f"{args.run_dir}: {found}; expected its {begun.name}, or its steps")
@@ -224,11 +228,14 @@ class Watcher:
         ]
 
     def steps(self) -> list[int]:
-        """Return the steps that are measured or can be, in order."""
+        """Return the steps that are measured or can be, in order, without those after `until`."""
+        return [step for step in self._complete() if self.until is None or step <= self.until]
+
+    def _complete(self) -> list[int]:
         steps = {step for step, _ in numbered(self.folder / KEPT, "step")}
         steps |= {step for step, _ in numbered(self.folder, "step") if self.is_measured(step)}
         steps |= {0} if self.own or self.given_base or self.source(0).is_dir() or self.is_measured(0) else set()
-        return [step for step in sorted(steps) if self.until is None or step <= self.until]
+        return sorted(steps)
 
     def is_measured(self, step: int) -> bool:
         """Return True if the probe of this step has finished."""
@@ -239,7 +246,7 @@ class Watcher:
         return self.folder / KEPT / _name(step)
 
     def _has_ended(self) -> bool:
-        if self.until is not None and max(self._newest, *self.steps(), 0) >= self.until:
+        if self.until is not None and max(self._newest, *self._complete(), 0) >= self.until:
             return True
         return self.own and finished(self.run_dir) is not None
 
@@ -305,7 +312,9 @@ class Watcher:
         if not (place / layouts.SOURCE).is_file():
             return self.is_measured(step.number)  # inside training
         then, base = read_json(place / layouts.SOURCE), self.given_base and self.given_base.name
-        same = then["folder"] != str(step.folder) or layouts.saved_at(step) in ([], then["saved"])
+        within = step.folder.relative_to(self.run_dir).parts  # before these parts DIR stands, as it was given then
+        is_other = Path(then["folder"]).parts[-len(within) :] != within
+        same = is_other or layouts.saved_at(step) in ([], then["saved"])
         return same and (self.is_measured(step.number) or then["base"] == base)
 
     def _measure(self, step: int) -> None:

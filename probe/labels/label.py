@@ -85,7 +85,9 @@ def run(arguments: argparse.Namespace) -> None:
         if again := [label for label in saved if label.repeat]:
             first = read_labels(arguments.repeat) if arguments.repeat else labels
             print(agreement_of_readings(first, again, arguments.repeat or out))
-            write_labels(out.with_name(f"{out.stem}_repeated.jsonl"), again)
+            repeated, keys = out.with_name(f"{out.stem}_repeated.jsonl"), {label.key for label in again}
+            before = read_labels(repeated) if repeated.exists() else []
+            write_labels(repeated, [*(label for label in before if label.key not in keys), *again])
         write_labels(out, [*labels, *new])
         print(f"{out}: {len(new)} labels added, {len(labels) + len(new)} in all")
         return
@@ -254,7 +256,8 @@ def page(groups: Sequence[Sequence[DrawnTurn]]) -> str:
     key_of = {label: key for key, label in keys.items()}
     style = packaged("report/report.css") + packaged("labels/label.css")
     script = packaged("report/page.js") + packaged("labels/label.js")
-    store = sha256_text(json.dumps([turn.turn_sha256 for group in groups for turn in group]))
+    shown_to = [(turn.turn_sha256, turn.made_by, turn.repeat) for group in groups for turn in group]
+    store = sha256_text(json.dumps(shown_to))
     turns = [[turn.model_dump(by_alias=True) for turn in group] for group in groups]
     data = {"keys": keys, "turns": turns, "store": store}
     guide = {

@@ -259,14 +259,27 @@ class Comparison:
             return f"{HEADS[metric.name] or self.followup} {metric.temperature}"
 
         declared = self.declared.get(metric.measure, {}).get(metric.name)
-        return (declared and declared.title) or metric.name
+        title = (declared and declared.title) or metric.name
+        return f"{metric.measure}: {metric.name}" if declared and title in self._shared else title
 
-    # Labels by people. Only if every run has labels do drawings show corrected rates: a mixture would compare two annotators.
+    def word(self, metric: Metric) -> str:
+        """Return the name of a figure that a gate takes, with the measure if several figures have the name."""
+        return f"{metric.measure}.{metric.name}" if metric.name in self._shared else metric.name
+
+    @cached_property
+    def _shared(self) -> set[str]:
+        """The names and titles that several figures have: measures of somebody's own may name theirs alike."""
+        figures = [figure for of_measure in self.declared.values() for figure in of_measure.values()]
+        words = Counter(word for figure in figures for word in {figure.name, figure.title or figure.name})
+        return {word for word, count in words.items() if count > 1}
+
+    # Labels by people. Only if every run has all labels do drawings show corrected rates: a mixture would compare two annotators.
 
     @cached_property
     def all_corrected(self) -> bool:
-        """Whether every run has labels."""
-        return self.correction is not None and all(self.correction.labels.get(name) for name in self.names)
+        """Whether every run has labels of each set and temperature."""
+        correction = self.correction
+        return bool(correction and not correction.left_out and all(map(correction.labels.get, self.names)))
 
     def corrected(self, run: str, metric: Metric) -> Estimate:
         """Return a follow-up rate of a run, corrected if the run has labels."""
@@ -367,13 +380,13 @@ class Comparison:
 
     @cached_property
     def patterns(self) -> dict[str, dict[str, Pattern]]:
-        """The pattern of each follow-up set for each run, by labels where the run has any; NEEDS_LABELS where only labels can say."""
+        """The pattern of each follow-up set for each run, by labels where the run has them; NEEDS_LABELS where only labels can say."""
 
         def pattern(run: str, name: str) -> Pattern:
             decodings = self.decodings[name]
             found = pattern_of({at: self.corrected(run, Metric("followup", name, "rate", at)) for at in decodings})
-            by_judge_alone = not self.is_labelled(run) and self.needs_labels(name)
-            return replace(found, name=NEEDS_LABELS) if by_judge_alone else found
+            by_judge_alone = not self.is_labelled(run, name) and self.needs_labels(name)
+            return replace(found, name=NEEDS_LABELS) if by_judge_alone and found.name != "not measured" else found
 
         return {name: {run: pattern(run, name) for run in self.names} for name in self.decodings}
 
@@ -389,9 +402,11 @@ class Comparison:
         """Return True if the judge alone says nothing reliable about a set."""
         return self.followup == ROUGH or name in self.unusable
 
-    def is_labelled(self, run: str) -> bool:
-        """Return True if the follow-up rates of a run are corrected by labels."""
-        return bool(self.correction and self.correction.labels.get(run))
+    def is_labelled(self, run: str, name: str) -> bool:
+        """Return True if the follow-up rates of a run on a set are corrected by labels at all temperatures."""
+        correction, metric = self.correction, Metric("followup", name, "rate")
+        measured = [at for at in self.decodings[name] if self.estimate(run, metric._replace(temperature=at)).n]
+        return correction is not None and all(correction.rate(run, name, at) for at in measured)
 
     @cached_property
     def unusable(self) -> dict[str, str]:
@@ -408,19 +423,18 @@ class Comparison:
 
     @cached_property
     def paths(self) -> list[list[int]]:
-        """The runs by training run, as indices: checkpoints of one folder in step order; other runs stand alone.
+        """The runs by training run, as indices: checkpoints of one training in step order; other runs stand alone.
 
         The model that a training run started from (its step 0) is the first of its path. The baseline is in no path.
         """
         steps = [run.results.model.step for run in self.runs]
-        paths: dict[tuple[Path, str], list[int]] = defaultdict(list)
+        paths: dict[tuple[Path, ...], list[int]] = defaultdict(list)
         for index, run in enumerate(self.runs[1:], start=1):
-            stem = re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", run.results.model.label)
-            paths[(run.folder.absolute().parent, stem) if steps[index] else (run.folder, "")].append(index)
+            paths[_training_of(run) if steps[index] else (run.folder,)].append(index)
         for index, run in enumerate(self.runs[1:], start=1):
-            siblings = [path for (folder, _), path in paths.items() if folder == run.folder.absolute().parent]
+            siblings = [path for (folder, *_), path in paths.items() if folder == run.folder.absolute().parent]
             if steps[index] == 0 and len(siblings) == 1:
-                siblings[0] += paths.pop((run.folder, ""))
+                siblings[0] += paths.pop((run.folder,))
         return [sorted(path, key=lambda index: steps[index] or 0) for path in paths.values()]
 
     @cached_property
@@ -464,6 +478,20 @@ class Comparison:
         """Say which sets' answers were graded otherwise than by this project's rules; strict and lenient are then the same."""
         graders = {name: of.grader for name, of in self.runs[0].results.settings.sets.items() if of.grader}
         return [f"answers of {printable(name)} graded by {printable(grader)}" for name, grader in graders.items()]
+
+
+def without_step(name: str) -> str:
+    """Return a name without the step at its end: "sft" for "sft/step-20", and "" for "checkpoint-20"."""
+    return re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", name)
+
+
+def _training_of(run: FinishedRun) -> tuple[Path, ...]:
+    """Return what is the same for all checkpoints of a training: the folder of their probes, their names, their own folder."""
+    folder, model, name = run.folder.absolute(), run.results.model, without_step(run.folder.name)
+    path = Path(model.path)
+    own = path.parent.name if str(model.step) in path.name else path.name
+    # Folders that are named after steps alone hold one training, which may have been moved between two probes.
+    return folder.parent, Path(without_step(model.label)), Path(name, own if name else "")
 
 
 def declared_by(runs: Sequence[FinishedRun]) -> dict[str, dict[str, Figure]]:
@@ -750,9 +778,9 @@ def terminal_table(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    by_labels = {run: " (by labels)" if comparison.is_labelled(run) else "" for run in comparison.names}
     for name, patterns in comparison.patterns.items():
         shown = {run: pattern.name for run, pattern in patterns.items() if pattern.name != NEEDS_LABELS}
+        by_labels = {run: " (by labels)" * comparison.is_labelled(run, name) for run in shown}
         if listed := ", ".join(f"{run} {pattern}{by_labels[run]}" for run, pattern in shown.items()):
             yield f"pattern of {printable(name)}: {listed}"
     real = {figure.metric.set: figure.estimate for figure in reversed(comparison.select("actual", name="rate"))}

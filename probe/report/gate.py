@@ -86,7 +86,7 @@ def _checks(comparison: Comparison, run: str, option: str, text: str) -> Iterato
     named: dict[str, list[RunFigure]] = defaultdict(list)
     for figure in comparison.select(*comparison.declared, "followup"):
         metric = figure.metric
-        word = short_name(metric) or ("" if metric.measure == "followup" else metric.name)
+        word = short_name(metric) or ("" if metric.measure == "followup" else comparison.word(metric))
         if word and figure.run == run and "baseline" in figure.changes:
             named[word].append(figure)
             named[f"{metric.set}.{word}"].append(figure)
@@ -122,7 +122,7 @@ def _check(comparison: Comparison, figure: RunFigure, option: str, bound: float)
     verdict = LOST if hollow or high < bound else PASSED if passed else UNCLEAR
     to_bound = value if option == "gain" and value >= bound else value - bound
     items = items_to_tell(change, bound, to_bound) if verdict == UNCLEAR else None
-    return Check(option, metric.set, metric.name, unit, bound, change, hollow, verdict, items)
+    return Check(option, metric.set, comparison.word(metric), unit, bound, change, hollow, verdict, items)
 
 
 def gate_table(gate: Gate) -> str:

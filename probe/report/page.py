@@ -33,7 +33,7 @@ from nextturn.probe.measures import MEASURES
 from nextturn.probe.measures.base import Figure
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.measures.perturb import NONE
-from nextturn.probe.report.comparison import LOW, Comparison, RunFigure, measured, percent, points
+from nextturn.probe.report.comparison import LOW, TURNS, Comparison, RunFigure, measured, percent, points
 from nextturn.probe.stats import Estimate, holm, p_value_of
 
 
@@ -121,7 +121,10 @@ def sections(comparison: Comparison) -> Iterator[Section]:
     turns = [figure for figure in select("followup", "perturbed", "actual") if figure.metric.name != "changed_text"]
     to_plain, to_real = (partial(difference, against=name) for name in ("plain", "actual"))
     to_baseline_of_part = partial(difference, against="baseline")
-    to_baseline = partial(difference, against="baseline", baseline=comparison.names[0])
+
+    def to_baseline(figure: RunFigure) -> Cell:
+        return difference(figure, "baseline", comparison.names[0], linked=is_filtered(comparison, figure))
+
     blocks: dict[str, Sequence[Table | Cell]] = {
         "results": _tables(
             comparison, main, "run", lambda figure: [*value(figure), *mark(comparison, figure, significant)]
@@ -288,10 +291,18 @@ def is_clear(change: Estimate) -> bool:
     return change.ci95 is not None and (change.ci95[0] > 0 or change.ci95[1] < 0)
 
 
-def difference(figure: RunFigure, against: str, baseline: str = "") -> Cell:
+def is_filtered(comparison: Comparison, figure: RunFigure) -> bool:
+    """Return True if the page's filter of gained and lost items goes by this figure: the first one of its conversations, or "strict"."""
+    figures = comparison.declared.get(figure.metric.measure, TURNS).values()
+    first = next((each.name for each in figures if each.shows == figure.declared.shows), "")
+    return figure.metric.name in (first, "strict")
+
+
+def difference(figure: RunFigure, against: str, baseline: str = "", linked: bool = False) -> Cell:
     """+12.0 [+3.1, +20.5], p = 0.004 (14 up, 2 down), in bold where the interval excludes 0.
 
-    The figure itself comes first, unless it is compared with the baseline, whose table of results has it.
+    The figure itself comes first, unless it is compared with the baseline, whose table of results has it. With `linked` the counts
+    lead to their conversations.
     """
     change = figure.changes.get(against)
     if change is None or change.value is None:
@@ -302,7 +313,7 @@ def difference(figure: RunFigure, against: str, baseline: str = "") -> Cell:
     parts.append(Part(("" if p is None else ", p < 0.001" if p < 0.001 else f", p = {p:.3f}") + " ("))
     strict = " strict" if figure.metric.name == "strict" else ""
     for count, way, name in ((change.gained, "up", "gained"), (change.lost, "down", "lost")):
-        link = address(figure, a=baseline, b=figure.run, change=name + strict) if baseline and count else ""
+        link = address(figure, a=baseline, b=figure.run, change=name + strict) if linked and count else ""
         parts += [Part(f"{count} {way}", link=link), Part(", " if way == "up" else ")")]
     return parts
 
@@ -461,16 +472,17 @@ def conversations(comparison: Comparison, limit: int) -> tuple[dict[str, Any], i
         rows_found += 1
         if portion >= 1 or int(sha256_text(f"{row['set']} {row['item']}")[:8], 16) / 16**8 < portion:
             context = json.dumps([[message["role"], message["content"]] for message in row["messages"]])
-            figures = declared[row["kind"]]
+            kind = f"{row['kind']} {row['condition']}" if row["condition"] else row["kind"]
+            figures = [figure for figure in declared[row["kind"]] if (figure.shows or row["kind"]) == kind]
             strict = [figure for figure in figures if figure.name.startswith("strict")] or figures
             shown = {
                 "run": run,
-                "kind": f"{row['kind']} {row['condition']}" if row["condition"] else row["kind"],
+                "kind": kind,
                 "temperature": f"T={float(row['temperature'])}",
                 "sample": f"{row['sample']} of training {training + 1}" if training else row["sample"],
                 "context": contexts.setdefault(context, len(contexts)),
-                "score": next((value for figure in figures if (value := figure.of(row)) is not None), None),
-                "strict_score": next((value for figure in strict if (value := figure.of(row)) is not None), None),
+                "score": figures[0].of(row) if figures else None,
+                "strict_score": strict[0].of(row) if strict else None,
             }
             if row["kind"] == "followup" and row["perturbation"] == NONE:
                 turn = row.get("turn_sha256") or turn_hash(row["messages"], row["user_turn"] or "")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from itertools import cycle, pairwise
 from typing import TYPE_CHECKING, Any
 
 from nextturn.probe.command.terminal import printable
-from nextturn.probe.report.comparison import Comparison, ending, temperature
+from nextturn.probe.report.comparison import Comparison, ending, temperature, without_step
 from nextturn.probe.results import Metric
 from nextturn.probe.stats import Estimate
 
@@ -122,8 +121,7 @@ def arrows(comparison: Comparison, points: Sequence[Point]) -> list[tuple[int, i
 def path_name(comparison: Comparison, path: Sequence[int]) -> str:
     """Return the name of a run, and of several checkpoints what their names share, else the first and the last name."""
     first, last = (printable(comparison.names[path[end]]) for end in (0, -1))
-    stem = re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", last)
-    return last if len(path) == 1 else stem or f"{first} to {last}"
+    return last if len(path) == 1 else without_step(last) or f"{first} to {last}"
 
 
 BASELINE = ("#222222", "s")

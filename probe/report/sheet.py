@@ -177,5 +177,5 @@ def tables_of(models: list[Model], declared: Mapping[str, Mapping[str, Figure]])
         "Base, SFT and RL": table(every, "set", AXES, trained),
         "Controls": table(controls, "set perturbation temperature", CONTROLS),
         "Labels": table(rates, "set temperature", BY_LABEL),
-        "Other measures": table(others, "set name", {"value": {}}),
+        "Other measures": table(others, "set measure name", {"value": {}}),
     }

@@ -17,6 +17,7 @@ Two properties of the libraries decide the details:
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 import socket
@@ -32,8 +33,8 @@ from nextturn.probe.command.sections import TrackingSection
 from nextturn.probe.command.terminal import is_main_process, say
 from nextturn.probe.judges.verdicts import GENUINE, ROUGH, followup_name
 from nextturn.probe.report.comparison import percent
-from nextturn.probe.results import Results, read_results
-from nextturn.probe.stats import NOTHING, Estimate, wilson
+from nextturn.probe.results import FollowupResults, Results, read_results
+from nextturn.probe.stats import NOTHING, Estimate
 
 TRACKED = "tracked.json"
 RUN_FILE = "wandb_run.json"
@@ -261,14 +262,25 @@ def headline_estimates(results: Results) -> dict[str, Estimate]:
     user turns of all sets after an unchanged answer, at the lowest temperature), and `sharded`."""
     at = [cells for kinds in results.followup.values() if (cells := kinds.get("none"))]
     turns = [cells[min(cells, key=lambda name: float(name.removeprefix("T=")))] for cells in at]
-    genuine, judged = sum(cell.labels[GENUINE] for cell in turns), sum(cell.n_judged for cell in turns)
     figures = results.figures()
 
     def first(*wanted: str) -> Estimate:
         return next((of for metric, of in figures.items() if (metric.measure, metric.name) == wanted), NOTHING)
 
-    follow_up = {f"follow_up{rough_suffix(results)}": wilson(genuine, judged)}
+    follow_up = {f"follow_up{rough_suffix(results)}": pooled([cell for cell in turns if cell.n_judged])}
     return {"accuracy": first("accuracy", "lenient"), **follow_up, "sharded": first("sharded", "sharded")}
+
+
+def pooled(cells: Sequence[FollowupResults]) -> Estimate:
+    """Return the follow-up rate over the turns of several sets. Its interval is made of theirs (MOVER), which know which turns belong
+    to one item."""
+    n = sum(cell.n_judged for cell in cells)
+    if not n:
+        return NOTHING
+    rate = sum(cell.labels[GENUINE] for cell in cells) / n
+    ends = [[(end - (cell.rate or 0.0)) * cell.n_judged / n for end in cell.ci95] for cell in cells if cell.ci95]
+    below, above = (math.hypot(*of_end) for of_end in zip(*ends, strict=True)) if ends else (0.0, 0.0)
+    return Estimate(rate, (rate - below, rate + above) if len(ends) == len(cells) else None, n)
 
 
 def headlines(results: Results) -> dict[str, float]:

@@ -487,6 +487,30 @@ def test_a_training_run_that_continues_another_starts_where_that_one_ended(tmp_p
     assert arrows(other, points[:2]) == [(0, 1)], "a start alone is no path"
 
 
+@pytest.mark.parametrize(
+    ("runs", "paths"),
+    [  # folder, label and step of a probe, and the folder of its checkpoint
+        ([("sft-a", "step-100", 100, "runs/sft-a"), ("sft-b", "step-120", 120, "runs/sft-b")], [[1], [2]]),
+        ([("sft-a", "step-100", 100, "x/train"), ("sft-b", "step-120", 120, "y/train")], [[1], [2]]),
+        ([("seed-1", "step-100", 100, "runs/seed-1"), ("seed-2", "step-120", 120, "runs/seed-2")], [[1], [2]]),
+        ([("sft-2", "step-120", 120, "runs/sft"), ("sft-1", "step-100", 100, "/data/runs/sft")], [[2, 1]]),
+        ([("step-120", "step-120", 120, "runs/sft"), ("step-100", "step-100", 100, "moved/")], [[2, 1]]),
+    ],
+)
+def test_probes_beside_each_other_are_one_training_only_if_they_are_named_so(
+    runs: list[tuple[str, str, int, str]], paths: list[list[int]], tmp_path: Path
+) -> None:
+    folders = [probe_run(tmp_path / "base")]
+    for name, label, step, trained in runs:
+        folder = probe_run(tmp_path / name, label, step, correct=0.5 if step > 100 else 0.1)
+        known = read_json(folder / "results.json")["model"]
+        edit_results(folder, model={**known, "path": f"{trained}/checkpoint-{step}"})
+        folders.append(folder)
+    assert comparison_of(*folders).paths == paths
+    gate = ["compare", *map(str, folders), "--out", str(tmp_path / "out"), "--keep", "accuracy=-10"]
+    assert (run_command(main, gate) == 2) is (len(paths) > 1), "no gate leaves a run out"
+
+
 def test_a_base_that_is_another_runs_checkpoint_is_shown_once(tmp_path: Path) -> None:
     weights = {"sft/base": "w0", "sft/step-5": "w5", "grpo/base": "w5", "grpo/step-3": "w8"}
     for name, sha in weights.items():

@@ -23,7 +23,14 @@ from nextturn.probe.labels import correct as command
 from nextturn.probe.labels.correct import correct, with_labels
 from nextturn.probe.labels.label import draw
 from nextturn.probe.labels.turns import DrawnTurn, JudgedTurn
-from nextturn.probe.report.comparison import CorrectedRate, Correction, as_json, compare_runs, terminal_table
+from nextturn.probe.report.comparison import (
+    NEEDS_LABELS,
+    CorrectedRate,
+    Correction,
+    as_json,
+    compare_runs,
+    terminal_table,
+)
 from nextturn.probe.report.page import Table, html, mark, markdown, sections
 from nextturn.probe.report.plot import panels_of
 from nextturn.probe.results import Metric, load_runs
@@ -455,6 +462,24 @@ def test_patterns_are_corrected_for_runs_with_labels_and_drawings_only_if_all_ru
         assert patterns["step-20"] == before.patterns[name]["step-20"]
         assert patterns["step-40"].greedy == rate_of(comparison.correction, "step-40", name, "T=0.0").corrected
         assert patterns["step-40"].greedy != before.patterns[name]["step-40"].greedy
+
+
+@pytest.mark.parametrize(
+    "is_left_out", [lambda row: row["set"] == "chat", lambda row: row["set"] == "maths" and row["temperature"] > 0]
+)
+def test_a_set_without_all_labels_is_shown_as_judged(folder: Path, is_left_out: Callable[[Any], bool]) -> None:
+    for run in ("base", "step-20", "step-40"):
+        change_results(folder / "probe" / run, lambda results: results["settings"].update(judge="rules/3"))
+    every = [row for row in write_labels(folder) if row["run"] != "step-20"]
+    write_rows(folder / "labels.jsonl", [row for row in every if not is_left_out(row)])
+    comparison = with_labels(compare_runs(load_runs([folder])), [folder], None)
+    assert comparison.correction and comparison.correction.left_out and not comparison.all_corrected
+    (left,) = {row["set"] for row in every if is_left_out(row)}
+    needs = {(run, name) for name, of in comparison.patterns.items() for run, of_run in of.items()
+             if of_run.name == NEEDS_LABELS}  # fmt: skip
+    assert needs == {("base", left), ("step-40", left), ("step-20", "maths"), ("step-20", "chat")}
+    assert {run for run in ("base", "step-40") if comparison.is_labelled(run, left)} == set()
+    assert all(comparison.is_labelled(run, name) for name in {"maths", "chat"} - {left} for run in ("base", "step-40"))
 
 
 def test_a_rate_that_labels_correct_has_its_arrow_at_the_corrected_change(folder: Path) -> None:

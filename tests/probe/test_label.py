@@ -15,7 +15,7 @@ from nextturn.probe.__main__ import main
 from nextturn.probe.command.errors import BadInput, DataError
 from nextturn.probe.command.files import read_jsonl
 from nextturn.probe.judges.verdicts import LABELS
-from nextturn.probe.labels.label import draw, shares, write_labels
+from nextturn.probe.labels.label import draw, page, shares, write_labels
 from nextturn.probe.labels.turns import Annotator, read_labels
 from support.label_parts import three_models, turns_of, write_rows
 from support.page_runs import data_of, probe_run
@@ -187,10 +187,34 @@ def test_repeated_turns_are_mixed_in_stored_apart_and_compared_with_the_first_la
     printed = capsys.readouterr().out
     assert "20 turns" in printed and "equal 95.0 [" in printed and "kappa 0.9" in printed
     assert len(read_labels(path)) == 60 and not any(row.repeat for row in read_labels(path))
-    stored = read_labels(folder / "labels_repeated.jsonl")
-    assert {row.turn_sha256 for row in stored} == {turn["turn_sha256"] for turn in again}
+    repeated, stored = folder / "labels_repeated.jsonl", [row for row in rows if row["repeat"]]
+    assert {row.turn_sha256 for row in read_labels(repeated)} == {row["turn_sha256"] for row in stored}
+    repeated.unlink()
+    for part in (
+        stored[:12],
+        [{**row, "label": LABELS[4]} for row in stored[9:]],
+    ):  # a second page adds to the first one
+        write_rows(folder / "saved.jsonl", part)
+        label(folder, "--import", folder / "saved.jsonl")
+    expected = {row["turn_sha256"]: row["label"] if place < 9 else LABELS[4] for place, row in enumerate(stored)}
+    assert {row.turn_sha256: row.label for row in read_labels(repeated)} == expected and len(stored) == 20
     with pytest.raises(BadInput, match="no label is for a user turn"):
         main(["correct", str(folder), "--labels", str(folder / "labels_repeated.jsonl")])
+
+
+@pytest.mark.parametrize(
+    "changed", [{"annotator": Annotator(name="bob", kind="person")}, {"definition": "loose"}, {"repeat": True}]
+)
+def test_a_page_fills_in_no_answers_to_another_page(changed: dict[str, Any], folder: Path) -> None:
+    turns = [
+        turn.model_copy(update={"annotator": Annotator(name="ann", kind="person")})
+        for turn in draw(turns_of(folder), 20, 0)
+    ]
+    first, same, other = (
+        re.findall(r'"store":"(\w+)"', page([[turn] for turn in of]))
+        for of in (turns, turns, [turn.model_copy(update=changed) for turn in turns])
+    )
+    assert len(first) == 1 and first == same != other
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,47 @@ def test_steps_that_change_or_vanish_between_two_looks(tmp_path: Path) -> None:
     assert watcher.steps() == [1] and (watcher.source(1) / "model.safetensors").is_file()
 
 
+@pytest.mark.parametrize("again", ["{root}", "run", ".", "../{here}/run"])
+def test_weights_that_changed_are_measured_again_however_the_folder_is_named(
+    again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "run"
+
+    def watcher(named: str) -> Watcher:
+        probe = ProbeSection.model_validate({"sets": {"written_pairs": {}}, "dtype": "float32"})
+        found = Watcher(Path(named), probe, [], "cpu", 0.0, out=tmp_path / "out")
+        found.keep_new()
+        return found
+
+    def save(weights: bytes) -> None:
+        for name, content in under("checkpoint-2", CONFIG, {"model.safetensors": weights}, TOKENIZER).items():
+            write(root, name, content)
+        write(root, "checkpoint-2/trainer_state.json", {})
+
+    monkeypatch.chdir(tmp_path)
+    save(WEIGHTS)
+    (tmp_path / "out" / "step-2").mkdir(parents=True)
+    shutil.copy(watcher("run").source(2) / "source.json", tmp_path / "out" / "step-2")
+    write(tmp_path, "out/step-2/results.json", {})
+    monkeypatch.chdir(root if again == "." else tmp_path)
+    named = again.format(root=root, here=tmp_path.name)
+    assert watcher(named).is_measured(2)
+    shutil.rmtree(root / "checkpoint-2")
+    save(WEIGHTS.replace(b"norm", b"form"))
+    assert not watcher(named).is_measured(2) and watcher(named).steps() == [2]
+
+
+@pytest.mark.parametrize("until", [15, 20])
+def test_a_watch_ends_if_a_later_step_was_measured_before(until: int, tmp_path: Path) -> None:
+    write(tmp_path, "out/step-20/results.json", {})
+    probe = ProbeSection.model_validate({"sets": {"written_pairs": {}}, "dtype": "float32"})
+    (tmp_path / "run").mkdir()
+    watcher = Watcher(tmp_path / "run", probe, [], "cpu", 0.0, until, tmp_path / "out")
+    watcher.keep_new()
+    assert watcher._has_ended() and watcher.steps() == [step for step in [20] if step <= until]
+    assert not Watcher(tmp_path / "run", probe, [], "cpu", 0.0, 21, tmp_path / "out")._has_ended()
+
+
 def test_a_step_takes_from_the_base_what_it_lacks(watch: Any, tiny_chatml: Path, tmp_path: Path) -> None:
     root = tmp_path / "prime"
     step = change(copy_of(tiny_chatml, root / "broadcasts" / "step_3"))

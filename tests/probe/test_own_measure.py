@@ -18,12 +18,18 @@ from nextturn.probe.command.sections import ProbeSection, SetSection
 from nextturn.probe.compare import compare
 from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.measures import measure_named
+from nextturn.probe.measures.base import Figure, make_row
 from nextturn.probe.models.folders import load_model, load_tokenizer, model_info, resolve
+from nextturn.probe.report.comparison import compare_runs
+from nextturn.probe.report.gate import gate_of
+from nextturn.probe.report.page import Table, sections
+from nextturn.probe.report.sheet import models_of, tables_of
 from nextturn.probe.report.tracking import flatten
-from nextturn.probe.results import Metric, Results
+from nextturn.probe.results import Metric, OwnMeasure, Results, load_runs
 from nextturn.probe.run import run_probe
 from nextturn.probe.text.chat import Chat
 from support.measured import failing
+from support.page_runs import write_run
 
 CODE = """
 from nextturn.probe.data.messages import assistant, user
@@ -128,6 +134,32 @@ def test_a_number_is_shown_as_a_number(folder: Path, measure: Any) -> None:
     compare([folder / "a", folder / "b"], folder / "out", y="wavers")
     page = (folder / "out" / "comparison.md").read_text()
     assert "+7.50 [" in page and "+750" not in page
+
+
+@pytest.mark.parametrize("figures", [
+    {"wavers": [Figure("share")], "hedges": [Figure("share")]},
+    {"wavers": [Figure("a", title="share")], "hedges": [Figure("share")]},
+    {"wavers": [Figure("a", title="share"), Figure("b", title="share")]},
+])  # fmt: skip
+def test_figures_that_are_named_alike_are_told_apart(figures: dict[str, list[Figure]], tmp_path: Path) -> None:
+    own = {name: OwnMeasure(title=name, figures=tuple(declared)) for name, declared in figures.items()}
+    folders, sizes = [], {"base": 10, "after": 30}
+    for label, size in sizes.items():
+        rows = [
+            make_row(name, "sums", str(n), [], values={each.name: float(n < size + place) for place, each in enumerate(of)})
+            for name, of in figures.items() for n in range(40)
+        ]  # fmt: skip
+        folders.append(write_run(tmp_path / label, label, None, rows, {"sums": ("own", 40)}, own=own))
+    comparison = compare_runs(load_runs(folders))
+    metrics = {figure.metric for figure in comparison.main}
+    assert len(metrics) == len({comparison.title(metric) for metric in metrics}) == 2
+    results = next(section for section in sections(comparison) if section.id == "results").blocks[0]
+    assert isinstance(results, Table) and len(results.head) == 1 + 2
+    head, *rows = tables_of(models_of(comparison.runs), comparison.declared)["Other measures"]
+    assert len(rows) == len({tuple(row[: head.index("value")]) for row in rows}) == 4
+    for metric in metrics:
+        (check,) = gate_of(comparison, [f"sums.{comparison.word(metric)}=-3"], []).checks
+        assert check.figure == comparison.word(metric)
 
 
 @pytest.mark.parametrize("made", [5, 14])  # in the first round and in the second

@@ -5,26 +5,30 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import random
 import re
+from collections import defaultdict
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from unittest.mock import patch
+from urllib.parse import parse_qsl
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nextturn.probe.command.files import read_jsonl
-from nextturn.probe.judges.verdicts import ROUGH
+from nextturn.probe.judges.verdicts import GENUINE, ROUGH
 from nextturn.probe.kept import turn_hash
-from nextturn.probe.measures.base import make_row
+from nextturn.probe.measures.base import Figure, make_row
 from nextturn.probe.report.comparison import LIKENESS, Comparison, compare_runs, percent, points, terminal_table
-from nextturn.probe.report.page import as_script, html, markdown, rendered
+from nextturn.probe.report.page import LIMIT, Table, as_script, conversations, html, markdown, rendered, sections
 from nextturn.probe.report.plot import draw_tradeoff
 from nextturn.probe.report.tracking import flatten
-from nextturn.probe.results import load_runs, read_results
+from nextturn.probe.results import OwnMeasure, load_runs, read_results
 from support.page_runs import HOSTILE, data_of, probe_run, rows_of, three_runs, write_run
 
 
@@ -192,6 +196,53 @@ def test_the_figures_of_the_comparison_stand_on_the_page(comparison: Comparison,
     [patterns] = re.findall(r'<section id="patterns">(.*?)</section>', page, re.DOTALL)
     for found in comparison.patterns["maths"].values():
         assert f"{percent(found.greedy)} → {percent(found.sampled)}" in Parsed(patterns).text
+
+
+def test_counts_of_changed_items_lead_to_as_many_items(tmp_path: Path) -> None:
+    """Figures by which the page cannot count items, such as the second one of a measure, have no link."""
+    own = {"wavers": OwnMeasure(title="wavers", figures=(Figure("first"), Figure("second")))}
+    folders = []
+    for label, rate in (("base", 0.2), ("after", 0.6)):
+        rng, rows = random.Random(label), []
+        for item in map(str, range(60)):
+            first, second, right = (float(rng.random() < rate) for _ in range(3))
+            rows.append(
+                make_row("wavers", "maths", item, [], values={"first": first if item > "2" else None, "second": second})
+            )
+            graded = {"lenient": right > 0, "strict": right > second, "outcome": "answered"}
+            rows.append(make_row("accuracy", "maths", item, [], **graded))
+            decided = {"condition": rng.choice(["right", "wrong"]), "decision": "told" if second else "own", **graded}
+            rows.append(make_row("doubted", "maths", item, [], **decided))
+            for sample in range(2):
+                turn = {"user_turn": "Why?", "label": GENUINE if rng.random() < rate else "new_task", "specific": True}
+                rows.append(make_row("followup", "maths", item, [], temperature=0.7, sample=sample, **turn))
+        folders.append(write_run(tmp_path / label, label, None, rows, {"maths": ("followup", 60)}, own=own))
+    comparison = compare_runs(load_runs(folders))
+    data, _ = conversations(comparison, LIMIT)
+    rows = [dict(zip(data["fields"], row, strict=True)) for row in data["rows"]]
+    (table,) = [
+        block
+        for each in sections(comparison)
+        if each.id == "changes"
+        for block in each.blocks
+        if isinstance(block, Table)
+    ]
+    linked = set()
+    for head, cell in zip(table.head, table.rows[0], strict=True):
+        for part in (part for part in cell if "change=" in part.link):
+            linked.add(head[0].text.split(" (n ")[0])
+            wanted = dict(parse_qsl(part.link[1:]))
+            way, strict = (wanted.pop("change") + " ").split(" ")[:2]
+            runs = [comparison.names.index(wanted.pop(run)) for run in "ab"]
+            values: dict[tuple[str, int], list[float]] = defaultdict(list)
+            for row in rows:
+                score = row["strict_score" if strict else "score"]
+                if score is not None and all(row[key] == value for key, value in wanted.items()):
+                    values[row["item"], row["run"]].append(score)
+            pairs = [[values[item, run] for run in runs] for item in map(str, range(60))]
+            changes = [fmean(after) - fmean(before) for before, after in pairs if before and after]
+            assert sum(change > 0 if way == "gained" else change < 0 for change in changes) == int(part.text.split()[0])
+    assert linked == {"lenient accuracy", "strict accuracy", "first", f"{comparison.followup} T=0.7"}
 
 
 def test_marks_of_change_are_corrected_for_the_number_of_differences(tmp_path: Path, page: str) -> None:

@@ -115,6 +115,24 @@ def test_flatten_gives_every_measured_figure_with_its_bounds() -> None:
     assert flat(12)["probe/step"] == 12
 
 
+@pytest.mark.parametrize(("sets", "share"), [(1, 1.0), (4, 0.5)])
+def test_the_pooled_follow_up_rate_has_the_interval_of_its_sets(sets: int, share: float) -> None:
+    """Sets know which turns belong to one item; four equal sets halve the interval of one of them."""
+    cell = {
+        "n_total": 40,
+        "n_judged": 40,
+        "rate": 0.25,
+        "ci95": [0.05, 0.55],
+        "labels": {"genuine_followup": 10},
+        "unscored": {},
+    }
+    figures = flat(None, followup={str(number): {"none": {"T=0.7": cell}} for number in range(sets)})
+    found = [figures[f"probe/follow_up{end}"] for end in ("", "_lo", "_hi")]
+    assert found == pytest.approx([0.25, 0.25 - 0.2 * share, 0.25 + 0.3 * share])
+    few = flat(None, followup={"one": {"none": {"T=0.7": {**cell, "ci95": None}}}})
+    assert few["probe/follow_up"] == 0.25 and "probe/follow_up_lo" not in few
+
+
 def test_names_of_perturbed_runs_and_of_real_user_turns_are_readable_and_unique() -> None:
     assert slug("truncate(0.5)") == "truncate_0_5" and slug("none") == "none" and slug("T=0.7") == "T=0_7"
     question = slug("question(What do you think?)")

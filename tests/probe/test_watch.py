@@ -300,6 +300,24 @@ def test_the_printed_command_watches_with_the_runs_own_recipe(run_dir: Path, rec
     assert loaded.seed == 1 and loaded.sets == section(recipe).sets
 
 
+@pytest.mark.parametrize(("first", "own"), [("train.log", True), ("checkpoint-5/config.json", False)])
+def test_a_folder_is_another_trainers_only_if_it_holds_a_step(
+    first: str, own: bool, recipe: Path, tmp_path: Path, tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, found = tmp_path / "run", list[bool]()
+    (run_dir / first).parent.mkdir(parents=True)
+    (run_dir / first).touch()
+
+    def training_begins(seconds: float) -> None:
+        begin(tmp_path / "begun", tiny_chatml)
+        (tmp_path / "begun" / "recipe.json").rename(run_dir / "recipe.json")
+
+    monkeypatch.setattr("time.sleep", training_begins)
+    monkeypatch.setattr(Watcher, "follow", lambda self, once: found.append(self.own))
+    main(["watch", str(run_dir), str(recipe), "--device", "cpu"])
+    assert found == [own]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

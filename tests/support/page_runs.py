@@ -29,16 +29,17 @@ def write_run(
 
     Args:
         sets: Measures and number of items by set: {"maths": ("accuracy", 60)}.
-        settings: Settings of the run, and "template", the template's hash.
+        settings: Settings of the run, "template", the template's hash, and "own", measures that are not of this package.
     """
     model = {"path": f"models/{label}", "label": label, "step": step, "weights_sha256": "a" * 64}
     model["template_sha256"] = settings.pop("template", "b" * 64)
+    counted = count_figures(rows, settings.pop("own", None))
     known = {name: {"sha256": "1" * 64, "n": n, "measures": [measure]} for name, (measure, n) in sets.items()}
     settings = {"judge": "rules/1", "samples": 1, "seed": 0, **settings, "sets": known}
     # As in the file of a real run, a lone surrogate is escaped.
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    content = {"schema": 1, "model": model, "settings": settings, **count_figures(rows), "timing": {"wall_s": 1}}
+    content = {"schema": 1, "model": model, "settings": settings, **counted, "timing": {"wall_s": 1}}
     write_json(folder / "results.json", content)
     return folder
 
