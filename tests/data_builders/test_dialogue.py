@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nextturn.data_builders.build import claim, write_part
+from nextturn.data_builders.build import claimed, write_part
 from nextturn.data_builders.dialogue import checks, prompts
 from nextturn.data_builders.dialogue.conversation import (
     ConversationMaker,
@@ -463,9 +463,10 @@ def test_how_a_model_is_run_is_no_setting_of_the_data(tmp_path: Path) -> None:
     smaller = RoleSection(engine="vllm", model="m", batch_tokens=512, vllm=VllmSection(max_model_len=512))
     assert shaped(local) == shaped(smaller) != shaped(ROLE)
     for role in (local, local.model_copy(update={"engine": "hf"})):  # where vLLM fails, its error names hf
-        claim(tmp_path / "d", shaped(role))
-    with pytest.raises(SettingsChanged, match="dialogue.policy"):
-        claim(tmp_path / "d", shaped(ROLE))
+        with claimed(tmp_path / "d", shaped(role)):
+            pass
+    with pytest.raises(SettingsChanged, match="dialogue.policy"), claimed(tmp_path / "d", shaped(ROLE)):
+        pass
 
 
 @pytest.mark.parametrize(
