@@ -109,9 +109,7 @@ class FollowupResults(_Frozen):
         }
 
 
-class ProbedSet(_Frozen, extra="allow"):
-    """How a set was measured. Keys without a field here, such as `shards`, are settings of single measures."""
-
+class ProbedSet(_Frozen):
     sha256: str
     n: int
     measures: tuple[str, ...] = ()
