@@ -36,7 +36,7 @@ from nextturn.probe.data.messages import (
     said_by,
     user,
 )
-from nextturn.probe.data.tables import each_row, is_saved, located, place, read_rows
+from nextturn.probe.data.tables import each_row, is_saved, located, parsed, place, read_rows
 from nextturn.probe.text.grading import hashed, reference_answer
 
 
@@ -447,7 +447,7 @@ def lettered(row: dict[str, Any], question: str, identity: str, where: str) -> L
         given = next((row[key] for key in _OF_OPTIONS if row.get(key)), None) or _option_columns(row, where)
         if given is None:
             return None
-        labels, options = _options(given, where)
+        labels, options = _options(parsed(given), where)  # a table holds a list of numbers as text
         whole, answer = _texts(options, where), row.get("answer")
         texts = _without_letters(whole)
         if texts != whole:
