@@ -32,7 +32,8 @@ from nextturn.probe.command.errors import BadInput, DataError, SetOutOfReach
 from nextturn.probe.command.recipe import Mark, may_differ
 from nextturn.probe.command.terminal import say
 from nextturn.probe.engines.ask import open_model
-from nextturn.probe.questions.sets import PACKAGED
+from nextturn.probe.data.tables import is_saved, sha256_of
+from nextturn.probe.questions.sets import HUB, PACKAGED
 
 Row = dict[str, Any]
 WORK = ".work"
@@ -66,7 +67,8 @@ def is_built(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
         return False
     recipe, before = with_simulator(recipe), files.read_json(out / "settings.json")
     inputs = before["inputs"].items()
-    hashes = {name: files.sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
+    there = {name: Path(name).is_file() or (name not in HUB and is_saved(Path(name))) for name, _ in inputs}
+    hashes = {name: sha256_of(Path(name)) if there[name] else known for name, known in inputs}
     now = {**shaping(recipe), "inputs": hashes}
     _refuse_changes(out, before, now, *([Mark.AFTER_BUILDS] if elsewhere else []))
     for line in files.differences(before, now):
