@@ -31,8 +31,8 @@ from nextturn.probe.command import files
 from nextturn.probe.command.errors import BadInput, DataError, SetOutOfReach
 from nextturn.probe.command.recipe import Mark, may_differ
 from nextturn.probe.command.terminal import say
-from nextturn.probe.engines.ask import open_model
 from nextturn.probe.data.tables import is_saved, sha256_of
+from nextturn.probe.engines.ask import open_model
 from nextturn.probe.questions.sets import HUB, PACKAGED
 
 Row = dict[str, Any]
