@@ -31,8 +31,9 @@ from nextturn.probe.command import files
 from nextturn.probe.command.errors import BadInput, DataError, SetOutOfReach
 from nextturn.probe.command.recipe import Mark, may_differ
 from nextturn.probe.command.terminal import say
+from nextturn.probe.data.tables import is_saved, sha256_of
 from nextturn.probe.engines.ask import open_model
-from nextturn.probe.questions.sets import PACKAGED
+from nextturn.probe.questions.sets import HUB, PACKAGED
 
 Row = dict[str, Any]
 WORK = ".work"
@@ -66,7 +67,8 @@ def is_built(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
         return False
     recipe, before = with_simulator(recipe), files.read_json(out / "settings.json")
     inputs = before["inputs"].items()
-    hashes = {name: files.sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
+    there = {name: Path(name).is_file() or (name not in HUB and is_saved(Path(name))) for name, _ in inputs}
+    hashes = {name: sha256_of(Path(name)) if there[name] else known for name, known in inputs}
     now = {**shaping(recipe), "inputs": hashes}
     _refuse_changes(out, before, now, *([Mark.AFTER_BUILDS] if elsewhere else []))
     for line in files.differences(before, now):
@@ -165,7 +167,11 @@ class Build:
         if self.recipe.dialogue is not None:
             self.settings["inputs"] |= look_for_models(self.recipe.dialogue)
         quality = self.quality_filter()  # it reads files, so it comes before anything is written
-        claim(out, self.settings)
+        with claimed(out, self.settings):
+            return self.write(out, quality)
+
+    def write(self, out: Path, quality: QualityFilter) -> dict[str, Any]:
+        """Write what is missing in a claimed folder, and return the manifest."""
         self.replay.ask(out / WORK / "replay")
         if self.written and not resumed(out, "written", quality, self.teller):
             indices = range(0 if len(self.problems) else len(self.written))
@@ -342,18 +348,25 @@ def _refuse_changes(out: Path, before: dict[str, Any], now: dict[str, Any], *whe
     files.refuse_changes(out, "built", before, now, free)
 
 
-def claim(out: Path, settings: dict[str, Any]) -> None:
-    """Write settings.json, or check that the existing one has the same settings."""
+@contextmanager
+def claimed(out: Path, settings: dict[str, Any]) -> Iterator[None]:
+    """Write settings.json, or check that the existing one has the same settings. Other processes are kept out of the folder.
+
+    Raises:
+        BadInput: `out` holds something else, or another process builds into it.
+    """
+    begun = out / "settings.json"
     if out.exists() and not out.is_dir():
         raise BadInput(f"{out}: is a file, expected a directory for the data")
-    if out.is_dir():
-        files.remove_unfinished(out)
-    if (out / "settings.json").is_file():
-        _refuse_changes(out, files.read_json(out / "settings.json"), settings)
-    elif out.is_dir() and any(out.iterdir()):
+    if out.is_dir() and not begun.is_file() and any(path.name[0] != "." for path in out.iterdir()):
         raise BadInput(f"{out}: holds other files and is no data build; give an empty or new directory with --out")
-    else:
-        files.write_json(out / "settings.json", settings)
+    with files.only_process(out / WORK / "lock", f"builds into {out}"):
+        files.remove_unfinished(out)
+        if begun.is_file():
+            _refuse_changes(out, files.read_json(begun), settings)
+        else:
+            files.write_json(begun, settings)
+        yield
 
 
 def write_part(out: Path, name: str, views: dict[str, list[Row]]) -> None:

@@ -198,13 +198,18 @@ class ProbeTexts:
     def __init__(self, sets: Mapping[str, Path]) -> None:
         self._names = ["/".join(Path(name).parts[-2:]) for name in sets]
         rows, grams, owners = [0] * len(sets), [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.int64)]
+        said = set[str]()
         for owner, path in enumerate(sets.values()):
             for number, row in read_jsonl(path):
-                row_grams = [np.unique(_compared(word_hashes(text))) for text in _texts(row)]
-                if not row_grams:
+                texts = _texts(row)
+                if not texts:
                     expected = ", ".join(_TEXT_FIELDS)
                     raise DataError(f"{path}:{number}: nothing to decontaminate against, expected one of {expected}")
                 rows[owner] += 1
+                if (whole := "\n".join(texts)) in said:  # a question that many rows ask is no phrase of many questions
+                    continue
+                said.add(whole)
+                row_grams = [np.unique(_compared(word_hashes(text))) for text in texts]
                 grams += row_grams
                 owners += [np.full(len(each), owner) for each in row_grams]
         # A run belongs to the first set that contains it: `first` points there, since the sets are in order.

@@ -234,11 +234,12 @@ _HOLDER = re.compile(
     r"\b([Aa]n?|[Tt]he|[Ee]ach) (bag|box|class|group|pack|jar|team|basket|row|bunch|crowd|collection|list) of $"
 )
 _NOUN = re.compile(
-    r" ((?:[a-z]+ )?[a-z]{3,}s|people|children|men|women)\b(?! of\b)(?!(?: [a-z]+){1,2} (?:an?|per|each)\b)"
+    r" (people|children|men|women|(?:[a-z]+ )?[a-z]{3,}s)\b(?! of\b)(?!(?: [a-z]+){1,2} (?:an?|per|each)\b)"
 )
 _MOST_ADDED = 8  # numbers of a question whose sums are tried
 _NO_NOUN = re.compile(
     r"\b(?:of|in|on|at|to|for|with|from|and|or|that|which|who|is|was|has|does|as|his|its|this|more|less|fewer|times|percent|consecutive"
+    r"|costs|goes|plus|takes|weighs|parents|grandparents|legs|eyes|hands|wheels|tires"  # verbs, and counts that go without saying
     r"|cents|dollars|degrees|sides|digits|vertices|points|numbers|ways|minutes|hours|days|weeks|months|years|units|inches|miles|meters)\b"
 )
 

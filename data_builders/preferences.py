@@ -54,10 +54,10 @@ def draft_pairs(out: Path) -> list[PairDraft]:
     for row in (row for path in prompts for row in load_rl_rows(path) if not row.turn):
         messages = conversations[row.id.rpartition("-")[0]]
         reply = messages[1]["content"]
-        if row.fact.clause and outcome(reply, truncated=False) == "asked":
+        if row.fact.name and outcome(reply, truncated=False) == "asked":
             solutions = (message["content"] for message in messages[3::2] if boxed(message["content"]))
             drafts.append((row.problem, PairDraft(row.id, "ask", row.prompt, reply, next(solutions, ""))))
-        elif not row.fact.clause and same_answer(strict_answer(reply), row.answer):
+        elif not row.fact.name and same_answer(strict_answer(reply), row.answer):
             drafts.append((row.problem, PairDraft(row.id, "answer", row.prompt, reply, "")))
     # The first preferred reply of the opposite kind about the same problem; without one, the solution after the reveal.
     first = {(problem, draft.kind): draft.chosen for problem, draft in reversed(drafts)}

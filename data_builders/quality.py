@@ -210,8 +210,9 @@ class QualityFilter:
             return reason
         texts = [message["content"] for message in conversation.messages]
         words, task = [word_hashes(text) for text in texts], conversation.task
-        asked = [task.question, task.whole_beside, task.lacking_beside] if task and self.checked else []
-        if name := self._probe.overlap(words[1:], [words[0], *(word_hashes(text) for text in asked if text)]):
+        asked = [conversation.whole, *([task.question, task.whole_beside, task.lacking_beside] if task else [])]
+        questions = [word_hashes(text) for text in dict.fromkeys(asked) if text and self.checked]
+        if name := self._probe.overlap(words[1:], [words[0], *questions]):
             return f"contaminated:{name}"
         row = self._kept.fingerprint(texts, words, conversation.kind)
         if reason := self._kept.repeats(row, self._most_alike):

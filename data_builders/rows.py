@@ -39,7 +39,7 @@ def sft_row(conversation: Conversation) -> dict[str, Any]:
         "kind": conversation.kind,
         "source": conversation.source,
         "answer": conversation.answer,
-        "problem": task.id.partition("~")[0] if task else conversation.id,
+        "problem": task.id.partition("~")[0] if task else conversation.id.removesuffix("-sharded"),
     }
     if task and task.template:
         row["story"] = task.template

@@ -50,7 +50,8 @@ class Teller:
         rng = random.Random(f"sharded:{recipe.seed}:{conversation.id}")
         if conversation.kind not in KINDS or conversation.reason or rng.random() >= recipe.sharded:
             return None
-        pieces = split(conversation.task.question if conversation.task else conversation.messages[0]["content"])
+        question = conversation.task.question if conversation.task else conversation.messages[0]["content"]
+        pieces = split(question)
         if pieces is None:
             return None
         made: list[tuple[str, Message]] = [("", user(pieces.wish))]  # each message with its form
@@ -80,7 +81,8 @@ class Teller:
         used, messages = map(list, zip(*made, strict=True))
         return Conversation(
             f"{conversation.id}-sharded", "sharded", tuple(messages), conversation.source, conversation.answer,
-            reveal_at=2 * len(pieces.facts), task=conversation.task, shards=pieces.facts, row={"forms": used} if any(used) else {},
+            reveal_at=2 * len(pieces.facts), task=conversation.task, shards=pieces.facts, whole=question,
+            row={"forms": used} if any(used) else {},
         )  # fmt: skip
 
     def _draw(

@@ -128,6 +128,7 @@ class Conversation:
         fact: What the first user message leaves out.
         doubts: For each doubt of the user about an answer, in order, whether the doubt is right.
         shards: The pieces of the problem that the user tells one by one, where it does.
+        whole: The problem that the pieces come from.
         reason: Why the conversation cannot be used, if that is known before the quality filter.
         row: Further fields of its row.
         unusable: Unusable replies of models, stored with a rejected row; None if none are stored.
@@ -143,6 +144,7 @@ class Conversation:
     fact: Fact = Fact()
     doubts: tuple[bool, ...] = ()
     shards: tuple[str, ...] = ()
+    whole: str = ""
     reason: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
     unusable: Sequence[Mapping[str, Any]] | None = None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.command.errors import BadInput, DataError
-from nextturn.probe.command.files import read_json, read_jsonl, write_json
+from nextturn.probe.command.files import only_process, read_json, read_jsonl, write_json
 from nextturn.probe.command.sections import load_probe_recipe
 from nextturn.probe.command.terminal import collected, say
 from nextturn.probe.engines.base import Completion
@@ -85,11 +85,12 @@ def rejudge(folder: Path, judge: Judge | None, out: Path | None = None) -> dict[
         settings["judge"] = judge.version
     model = ModelInfo(**{field.name: before["model"].get(field.name) for field in fields(ModelInfo)})
     store = RunStore(out or folder, model, settings)
-    calls = _judge(judge, turns, store, model) if judge is not None else before["timing"].get("judge_calls", 0)
-    store.write_samples(rows)
-    timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": calls}
-    own = Results.model_validate(before).own
-    return store.finish({**count_figures(rows, own), "timing": timing})
+    with only_process(store.folder / ".lock", f"judges into {store.folder}"):
+        calls = _judge(judge, turns, store, model) if judge is not None else before["timing"].get("judge_calls", 0)
+        store.write_samples(rows)
+        timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": calls}
+        own = Results.model_validate(before).own
+        return store.finish({**count_figures(rows, own), "timing": timing})
 
 
 def _judge(judge: Judge, turns: list[Row], store: RunStore, model: ModelInfo) -> int:

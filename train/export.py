@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nextturn.probe.command.errors import BadInput, run_command
-from nextturn.probe.command.files import read_json, write_json
+from nextturn.probe.command.files import only_process, read_json, write_json
 from nextturn.probe.models.conversions import new_folder
 from nextturn.probe.models.folders import checkpoint_dtype, fingerprint, resolve, whole_bytes, write_whole
 from nextturn.probe.models.user_model import mark_user_model, user_model_info
@@ -66,7 +66,10 @@ def export(checkpoint: str, out: Path, scale: float = 1.0) -> Path:
         raise BadInput(f"{out}: exists and is not {folder.path} at scale {scale:g}; name another folder, or delete it")
     out.parent.mkdir(parents=True, exist_ok=True)
     dtype = checkpoint_dtype(folder)
-    with new_folder(out, whole_bytes(folder, dtype), "name a folder on another disk with --out") as unfinished:
+    with (
+        only_process(out.parent / f".{out.name}.lock", f"writes {out}"),
+        new_folder(out, whole_bytes(folder, dtype), "name a folder on another disk with --out") as unfinished,
+    ):
         write_whole(folder, unfinished, dtype, scale)
         if info := user_model_info(folder.path):
             mark_user_model(unfinished, info)

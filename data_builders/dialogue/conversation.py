@@ -283,7 +283,7 @@ class ConversationMaker:
     def row(self, draft: Draft) -> PromptRow:
         """Return what the user of a conversation knows and wants. One user in four doubts."""
         wish: Wish = "doubt" if self.rng("wish", draft).random() < 0.25 else "result"
-        hidden = (draft.fact.value,) if draft.fact.short else ()
+        hidden = (draft.fact.value,) if draft.fact.short and not draft.reveal_at else ()
         return PromptRow(draft.id, draft.task.question, draft.task.answer, hidden=hidden, fact=draft.fact, wish=wish)
 
     def add_reactions(self, drafts: Sequence[Draft], exchange: int) -> None:

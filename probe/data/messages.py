@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,9 +75,10 @@ def has_thoughts(message: Message) -> bool:
     return bool(message.get(THOUGHT_FIELDS[0])) or bool(THINKING_ENDS.search(message["content"]))
 
 
-def row_id(row: dict[str, Any], number: int) -> str:
-    """Return the row's own id, else its line number."""
-    return str(next((row[key] for key in IDS if row.get(key) is not None), number))
+def row_id(row: dict[str, Any], default: int | str, keys: Sequence[str] = IDS) -> str:
+    """Return the row's own id, else `default`, such as its line number. An empty cell or pandas' NaN is no id."""
+    given = (row.get(key) for key in keys)
+    return str(next((each for each in given if each not in (None, "") and each == each), default))
 
 
 def user(content: str) -> Message:

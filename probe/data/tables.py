@@ -147,10 +147,11 @@ def place(source: Path, number: int) -> str:
 
 
 def sha256_of(source: Path) -> str:
-    """Return the sha256 of a file, or of the files of a folder."""
+    """Return the sha256 of a file, or of the files of a folder, but for those in which `datasets` keeps what others computed."""
     if source.is_file():
         return sha256_file(source)
-    return sha256_text("".join(sha256_file(path) for path in sorted(source.rglob("*")) if path.is_file()))
+    paths = (path for path in sorted(source.rglob("*")) if path.is_file() and not path.name.startswith("cache-"))
+    return sha256_text("".join(map(sha256_file, paths)))
 
 
 def is_saved(folder: Path) -> bool:
@@ -197,14 +198,19 @@ def _array(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _table(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table with a head; a cell that holds a JSON list or object is read as one."""
+    """Yield the rows of a table with a head; a cell that holds a JSON object, or a list of more than numbers, is read as one."""
     csv.field_size_limit(2**27)
     with path.open(encoding="utf-8-sig", newline="") as file:
         for row in csv.DictReader(file, dialect="excel-tab" if path.suffix.lower() == ".tsv" else "excel"):
             if None in row or None in row.values():
                 head = ", ".join(row.keys() - {None})
                 raise DataError(f"{path}: a row has another number of cells than the head ({head})")
-            yield {name: parsed(text) if text[:1] in ("[", "{") else text for name, text in row.items()}
+            yield {name: parsed(text) if _is_json(text) else text for name, text in row.items()}
+
+
+def _is_json(cell: str) -> bool:
+    """Return True if a cell may hold JSON. A list of nothing but numbers is an interval, a vector or a matrix: an answer."""
+    return cell[:1] in ("[", "{") and ('"' in cell or "{" in cell or not re.search(r"\d", cell))
 
 
 def parsed(value: Any) -> Any:

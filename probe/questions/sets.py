@@ -36,7 +36,7 @@ from nextturn.probe.data.messages import (
     said_by,
     user,
 )
-from nextturn.probe.data.tables import each_row, is_saved, located, place, read_rows
+from nextturn.probe.data.tables import each_row, is_saved, located, parsed, place, read_rows
 from nextturn.probe.text.grading import hashed, reference_answer
 
 
@@ -217,7 +217,7 @@ def read_pairs(path: Path, columns: Mapping[str, str] | None = None, left_out: l
 
     def read(row: dict[str, Any], where: str, number: int) -> Pair:
         complete, less = _text(row, ("complete",), where), _text(row, ("underspecified",), where)
-        return Pair(str(row.get("id", number)), complete, less, _given(row, "missing", where))
+        return Pair(row_id(row, number, ("id",)), complete, less, _given(row, "missing", where))
 
     pairs = list(each_row(path, columns, left_out, read))
     _check_ids(path, [pair.id for pair in pairs])
@@ -244,12 +244,12 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
             answer = ""  # two rows of MATH's own training file; the data builders reject them with a reason
         if answer is None:
             raise DataError(f"{where}: no final answer in it, expected {_ANSWER}")
-        identity = str(row.get("id", row.get("unique_id", f"{source or path.stem}-{number}")))
+        identity = row_id(row, f"{source or path.stem}-{number}", ("id", "unique_id"))
         check_text(identity, f"{where}: `id`")
         if identity in seen:  # rows, prompts and pairs are looked up by it
             raise DataError(f"{where}: the id {identity!r} occurs twice, expected one for each problem, or no ids")
         seen.add(identity)
-        level, subject = re.search(r"\d", str(row.get("level", ""))), row.get("type") or row.get("subject")
+        level, subject = re.search(r"\d+", str(row.get("level", ""))), row.get("type") or row.get("subject")
         if not isinstance(subject, str | None):
             raise DataError(f"{where}: the subject (`type`) is {subject!r}, expected text")
         solution = _worked_solution(solution)
@@ -447,7 +447,7 @@ def lettered(row: dict[str, Any], question: str, identity: str, where: str) -> L
         given = next((row[key] for key in _OF_OPTIONS if row.get(key)), None) or _option_columns(row, where)
         if given is None:
             return None
-        labels, options = _options(given, where)
+        labels, options = _options(parsed(given), where)  # a table holds a list of numbers as text
         whole, answer = _texts(options, where), row.get("answer")
         texts = _without_letters(whole)
         if texts != whole:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +16,20 @@ from typing import Any
 import pytest
 from transformers import TrainerCallback
 
+from nextturn.data_builders.build import build
+from nextturn.data_builders.sections import load_data_recipe
 from nextturn.probe.command.errors import BadInput, Interrupted, ToldToEnd, run_command
 from nextturn.probe.command.files import read_json
 from nextturn.probe.models.checkpoints import newest_complete
+from nextturn.probe.rejudge import rejudge
 from nextturn.train import guards
+from nextturn.train.export import export
 from nextturn.train.sections import LOADERS
 from nextturn.train.sft import main, train
-from support.commands import start
+from support.commands import ROOT, start
 from support.launches import Launched, history
+from support.model_parts import lora_on
+from support.page_runs import probe_run
 from support.sft_parts import sigterm_in, write_data, write_recipe
 
 RARELY = {"save_steps": 100, "max_steps": 4}  # without a signal, only the last step is saved
@@ -102,17 +109,44 @@ def test_a_signal_while_the_processes_agree_counts_at_the_next_step() -> None:
     assert control.should_save
 
 
+@contextmanager
+def held(lock: Path) -> Iterator[int]:
+    """Let another process hold a lock, and give its id."""
+    hold = "import sys, pathlib, nextturn.probe.command.files as f\nwith f.only_process(pathlib.Path(sys.argv[1]), 'works'):\n print(flush=True); input()"
+    other = subprocess.Popen([sys.executable, "-c", hold, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert other.stdout and other.stdout.readline()
+        yield other.pid
+    finally:
+        other.communicate(b"\n")
+
+
+@pytest.mark.parametrize("command", ["data", "export", "judge"])
+def test_two_processes_do_not_write_one_folder(command: str, tiny_chatml: Path, tmp_path: Path) -> None:
+    """The second one ends at once, and leaves what the first one is writing alone."""
+    out = tmp_path / "out"
+    small = ["--written", "null", "--source.n", "3", "--replay.fraction", "0"]
+    adapter = lora_on(tiny_chatml, tmp_path / "adapter")
+    write, lock, unfinished = {
+        "data": (lambda: build(load_data_recipe(ROOT / "tests/demo.yaml", small), out), out / ".work/lock", out / ".a.jsonl.abcd1234"),
+        "export": (lambda: export(str(adapter), out), tmp_path / ".out.lock", tmp_path / ".out.making-abcd"),
+        "judge": (lambda: rejudge(probe_run(out, "step-4", 4, 0.5, n=4), None), out / ".lock", out / ".a.json.abcd1234"),
+    }[command]  # fmt: skip
+    with held(lock) as pid:
+        unfinished.mkdir() if command == "export" else unfinished.touch()
+        with pytest.raises(BadInput, match=f"process {pid} "):
+            write()
+        assert unfinished.exists()
+    if command != "judge":  # its test is tests/probe/test_rejudge.py
+        write()
+        assert any((out / name).is_file() for name in ("manifest.json", "export.json"))
+
+
 def test_two_trainings_do_not_share_a_folder(tiny_chatml: Path, tmp_path: Path) -> None:
     data = {"path": str(write_data(tmp_path))}
     recipe = write_recipe(tmp_path, tiny_chatml, data, {"max_steps": 1}, {"when": "never"})
-    hold = "import sys, pathlib, nextturn.probe.command.files as f\nwith f.only_process(pathlib.Path(sys.argv[1]), 'trains'):\n print(flush=True); input()"
-    other = subprocess.Popen(
-        [sys.executable, "-c", hold, str(tmp_path / "run" / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert other.stdout and other.stdin and other.stdout.readline()
-    with pytest.raises(BadInput, match=f"process {other.pid} "):
+    with held(tmp_path / "run" / ".lock") as pid, pytest.raises(BadInput, match=f"process {pid} "):
         train(LOADERS["sft"](recipe, []))
-    other.communicate(b"\n")
     (left := tmp_path / "run" / ".recipe.json.ab12_xyz").touch()  # by a kill
     train(LOADERS["sft"](recipe, []))
     assert (tmp_path / "run" / "finished.json").is_file() and not left.exists()

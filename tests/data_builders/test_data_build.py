@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from datasets import Dataset
 
 from nextturn.data_builders.__main__ import main
 from nextturn.data_builders.build import Build, build, is_built
@@ -151,6 +152,18 @@ def test_a_finished_build_is_not_changed(built: Path, capsys: pytest.CaptureFixt
     main([str(DEMO), *SMALL, *MIX, "--out", str(built)])
     output = capsys.readouterr().out
     assert output.count("\n") == 1 and "already built" in output and contents(built) == before
+
+
+def test_a_changed_folder_of_rows_is_another_source(tmp_path: Path) -> None:
+    source, (first, *others) = tmp_path / "rows", rows(sums(tmp_path / "sums.jsonl", 3))
+    Dataset.from_list([first, *others]).save_to_disk(str(source))
+    settings = recipe(tmp_path / "out", *from_file(source, "--replay.fraction", "0"))
+    build(settings)
+    (source / "cache-0123.arrow").touch()  # by somebody's `map`
+    assert is_built(tmp_path / "out", settings)
+    Dataset.from_list(others).save_to_disk(str(source))
+    with pytest.raises(SettingsChanged, match="inputs"):
+        is_built(tmp_path / "out", settings)
 
 
 def test_other_settings_are_refused_by_key(built: Path, tmp_path: Path) -> None:

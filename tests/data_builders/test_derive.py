@@ -43,6 +43,8 @@ def gap(task: Task, value: str) -> Fact:
          "Ann shares it with her friends. How much does each get?", "How many friends are there?"),
         ("The 12 boats in the harbor have sails. How many sails?",
          "The boats in the harbor have sails. How many sails?", "How many boats are there?"),
+        ("A group of 12 people goes to the zoo. How much do they pay?",
+         "A group of people goes to the zoo. How much do they pay?", "How many people are in the group?"),
     ],
 )  # fmt: skip
 def test_a_number_is_cut_from_its_sentence(question: str, left: str, ask: str) -> None:
@@ -60,6 +62,8 @@ def test_a_number_is_cut_from_its_sentence(question: str, left: str, ask: str) -
         ("There are 25 roses. There are 35 tulips. How many flowers?", "It is 25 + 35 = 60."),  # nobody would miss it
         ("He sells 12 muffins today. He sells another 4. How many?", "It is 12 + 4 = 16."),  # nor this number
         ("Bo rolls a die with 12 sides. How many?", "It is 12 * 3 = 36."),  # no known form
+        ("Each of 30 kids brings their 2 parents. How many come?", "It is 30 * 2 = 60."),  # everybody has two
+        ("A jar of 12 olives costs a coin. How many?", "It is 12 * 4 = 48."),  # a verb, not "olives costs"
         # The number follows from the others.
         (
             "A bag of 9 chips holds 3 tan, 2 pink and 4 violet ones. What is the chance of a tan chip?",

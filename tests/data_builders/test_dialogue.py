@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nextturn.data_builders.build import claim
+from nextturn.data_builders.build import claimed, write_part
 from nextturn.data_builders.dialogue import checks, prompts
 from nextturn.data_builders.dialogue.conversation import (
     ConversationMaker,
@@ -22,9 +22,10 @@ from nextturn.data_builders.dialogue.conversation import (
     unfit_turn,
 )
 from nextturn.data_builders.dialogue.replies import Parsed, read_assistant, read_message, tagged
+from nextturn.data_builders.preferences import draft_pairs, write_pairs
 from nextturn.data_builders.quality import Quality, QualityFilter
-from nextturn.data_builders.rows import rl_rows
-from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, Source, shaping
+from nextturn.data_builders.rows import rl_columns, rl_rows, sft_row
+from nextturn.data_builders.sections import DataRecipe, Dialogue, Output, Preferences, Source, shaping
 from nextturn.data_builders.simulators import CheckedSimulator
 from nextturn.data_builders.tasks import Conversation, Task
 from nextturn.probe.command.errors import SettingsChanged
@@ -95,12 +96,14 @@ class User:
 
     def __init__(self, *says: str, reveals: str = "sorry, 12 marbles in each") -> None:
         self.says, self.reveals = says, reveals
+        self.asked: list[UserRequest] = []
 
     def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
         return [self.turn(request) for request in requests]
 
     def turn(self, request: UserRequest) -> UserTurn:
         assert request.messages and request.messages[-1]["role"] == "assistant", "the user reacts to a reply"
+        self.asked.append(request)
         if request.row.hidden and len(request.messages) == 2:
             return UserTurn(self.reveals)
         said = sum(message["content"] in self.says for message in request.messages)
@@ -218,19 +221,30 @@ def test_equal_replies_give_equal_conversations_whatever_is_made_beside_them() -
 
 @pytest.mark.parametrize("gaps", [(GAP,), ()])
 def test_a_fact_is_proved_to_be_needed_asked_for_and_revealed(gaps: tuple[Fact, ...]) -> None:
-    ((whole, lacking),) = made(
-        Policy(), User(WHY, reveals="sorry, 12 marbles, 5 bags, 7 lost"), replace(TASK, gaps=gaps), withheld=1.0
-    )
+    simulated = User(WHY, reveals="sorry, it's 12, and 5, and 7 lost")
+    ((whole, lacking),) = made(Policy(), simulated, replace(TASK, gaps=gaps), withheld=1.0)
     opening, question, told, solution, why, _ = texts(lacking)
     gap = lacking.fact
     assert gap.short and lacking.reveal_at == 2 and (gap == GAP) == bool(gaps)
     assert opening == gap.question and gap.short not in opening and question == f"Can you tell me {gap.thing}?"
-    assert (told, solution, why) == ("sorry, 12 marbles, 5 bags, 7 lost", SOLUTION, WHY)
+    assert (told, solution, why) == (simulated.reveals, SOLUTION, WHY)
+    hidden = {len(request.messages): request.row.hidden for request in simulated.asked if request.row.fact.short}
+    assert hidden == {length: (gap.value,) * (length == 2) for length in (2, 4, 6)}, "it is told once, in any words"
     assert lacking.row["dialogue"]["measured"] == {"solved": [1, 1], "without": [0, 2], "with": [1, 1]}
     assert (lacking.kind, whole.kind, lacking.row["dialogue"]["fact"]) == ("underspecified", "complete", gap.short)
     first, second = rl_rows(lacking)
     assert (first.hidden, first.problem, first.fact.reveal) == ((gap.value,), QUESTION, gap.reveal)
     assert (second.hidden, second.fact.clause) == ((), "")
+
+
+@pytest.mark.parametrize("gaps", [(GAP,), ()])
+def test_a_problem_with_and_without_its_fact_gives_a_pair_of_each_kind(gaps: tuple[Fact, ...], tmp_path: Path) -> None:
+    ((whole, lacking),) = made(Policy(), User(WHY), replace(TASK, gaps=gaps), withheld=1.0)
+    rows = [each for talk in (whole, lacking) for each in map(rl_columns, rl_rows(talk))]
+    write_part(tmp_path, "00000", {"sft": [sft_row(whole), sft_row(lacking)], "rl": rows})
+    assert write_pairs(Preferences(), tmp_path, tmp_path, 0) == {"answer": 1, "ask": 1}
+    (answer, asked) = draft_pairs(tmp_path)
+    assert (answer.chosen, asked.chosen) == (asked.other, answer.other) == (SOLUTION, texts(lacking)[1])
 
 
 def test_who_took_two_attempts_is_asked_twice_as_often_without_the_fact() -> None:
@@ -449,9 +463,10 @@ def test_how_a_model_is_run_is_no_setting_of_the_data(tmp_path: Path) -> None:
     smaller = RoleSection(engine="vllm", model="m", batch_tokens=512, vllm=VllmSection(max_model_len=512))
     assert shaped(local) == shaped(smaller) != shaped(ROLE)
     for role in (local, local.model_copy(update={"engine": "hf"})):  # where vLLM fails, its error names hf
-        claim(tmp_path / "d", shaped(role))
-    with pytest.raises(SettingsChanged, match="dialogue.policy"):
-        claim(tmp_path / "d", shaped(ROLE))
+        with claimed(tmp_path / "d", shaped(role)):
+            pass
+    with pytest.raises(SettingsChanged, match="dialogue.policy"), claimed(tmp_path / "d", shaped(ROLE)):
+        pass
 
 
 @pytest.mark.parametrize(

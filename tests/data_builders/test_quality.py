@@ -235,6 +235,7 @@ PHRASE = "enter your answer in the form a over b where both are whole numbers"
         # A phrase that many questions share does not count; a drawing is one word.
         ([f"Number {i}: {PHRASE}." for i in range(11)], conversation(f"Something else. {PHRASE}?", "\\boxed{7}"), False),
         ([f"Number {i}: {PHRASE}." for i in range(11)], conversation(f"Number 3: {PHRASE}?", "\\boxed{7}"), True),
+        (["Find $\\cos 150^\\circ$."] * 11, conversation("Find $\\cos 150^\\circ$.", "\\boxed{7}"), True),
         ([f"Find the area. {FIGURE}"], conversation(f"What is its perimeter? {FIGURE}", "\\boxed{7}"), False),
     ],
 )  # fmt: skip

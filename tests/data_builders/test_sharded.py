@@ -13,11 +13,13 @@ import pytest
 from nextturn.data_builders.build import Build
 from nextturn.data_builders.duplicates import masked
 from nextturn.data_builders.forms import fact_slots, filled, forms, question_slots, step_slots
-from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
-from nextturn.data_builders.sections import DataRecipe, load_data_recipe, wordings
+from nextturn.data_builders.quality import QualityFilter
+from nextturn.data_builders.rows import load_rl_rows, load_sft_rows, sft_row
+from nextturn.data_builders.sections import DataRecipe, Quality, load_data_recipe, wordings
 from nextturn.data_builders.sharded import MOST, Teller
 from nextturn.data_builders.simulators import ScriptedSimulator
-from nextturn.data_builders.tasks import Conversation
+from nextturn.data_builders.tasks import Conversation, Task
+from nextturn.probe.command.files import write_jsonl
 from nextturn.probe.data.messages import assistant, user
 from nextturn.probe.questions.pieces import Shards, split
 from nextturn.probe.questions.simulation import ShardedUser, UserRequest, UserTurn
@@ -70,6 +72,19 @@ def test_the_last_reply_is_the_solution_and_those_before_it_ask() -> None:
 )
 def test_other_conversations_give_none(conversation: Conversation) -> None:
     assert sharded(conversation) is None
+
+
+@pytest.mark.parametrize("kind", ["replay", "complete"])
+def test_a_held_out_problem_is_found_in_its_pieces_and_they_name_the_same_problem(kind: str, tmp_path: Path) -> None:
+    held_out = tmp_path / "held.jsonl"
+    write_jsonl(held_out, [{"question": QUESTION}])
+    task = None if kind == "replay" else Task("a", QUESTION, "7", "test", ())
+    plain = whole(kind, task=task)
+    told = sharded(plain)
+    assert told is not None and sft_row(told)["problem"] == sft_row(plain)["problem"] == "a"
+    for others, found in ([str(held_out)], True), ([], False):
+        reason = QualityFilter(Quality(decontaminate=others), 10).reason(told)
+        assert (reason is not None and reason.startswith("contaminated:")) is found
 
 
 def test_a_build_keeps_its_other_rows_and_adds_sharded_ones(all_told: Path, tmp_path: Path) -> None:

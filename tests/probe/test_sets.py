@@ -121,6 +121,15 @@ def test_an_id_that_stands_twice_is_refused(items: Any, tmp_path: Path) -> None:
         items({"id": "x\ud83d", "prompt": "a"})
 
 
+@pytest.mark.parametrize("none", [None, float("nan"), ""])
+def test_a_row_whose_id_is_empty_has_none(none: Any, tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    texts = {"question": "Q?", "answer": "4", "complete": "A", "underspecified": "a"}
+    path.write_text("".join(json.dumps({"id": none, **more, **texts}) + "\n" for more in ({}, {}, {"unique_id": "u"})))
+    assert [item.id for item in read_items(path)] == [pair.id for pair in read_pairs(path)] == ["1", "2", "3"]
+    assert [problem.id for problem in read_problems(path)] == ["set-1", "set-2", "u"]
+
+
 @pytest.mark.parametrize("read", [read_items, read_pairs])
 @pytest.mark.parametrize(
     ("content", "message"),
@@ -148,7 +157,7 @@ def test_pairs_are_read_with_what_is_missing(tmp_path: Path) -> None:
 def test_problems_keep_solution_level_and_subject(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     rows = [
-        {"problem": "P", "solution": r"Then \boxed{4}.", "level": "Level 5", "type": "Algebra"},
+        {"problem": "P", "solution": r"Then \boxed{4}.", "level": "Level 15", "type": "Algebra"},
         {"question": "Q", "answer": "He has 2*3=<<2*3=6>>6.\n#### 6"},
         {"id": "z", "question": "Q", "answer": 0},
         {"question": "Q", "answer": "#### Step 1\nHe goes west.\n#### New York City"},
@@ -156,7 +165,7 @@ def test_problems_keep_solution_level_and_subject(tmp_path: Path) -> None:
     ]
     write_jsonl(path, rows)
     assert list(read_problems(path, "own")) == [
-        Problem("own-1", "P", "4", r"Then \boxed{4}.", "own", 5, "Algebra"),
+        Problem("own-1", "P", "4", r"Then \boxed{4}.", "own", 15, "Algebra"),
         Problem("own-2", "Q", "6", "He has 2*3=6.", "own"),
         Problem("z", "Q", "0", "", "own"),
         Problem("own-4", "Q", "New York City", "#### Step 1\nHe goes west.", "own"),  # a heading is no answer

@@ -61,6 +61,25 @@ def test_the_same_rows_come_from_every_form(form: str, tmp_path: Path) -> None:
     assert [problem.answer for problem in read_problems(path)] == ["5", "2"]
 
 
+@pytest.mark.parametrize(
+    ("row", "right", "aliases"),
+    [
+        ({"answer": "[2,5]"}, "[2,5]", ()),
+        ({"answer": "[[1, 2], [3, 4]]"}, "[[1, 2], [3, 4]]", ()),
+        ({"answer": ["eight", 8]}, "eight", ("8",)),
+        ({"answer": {"value": "8", "aliases": ["eight"]}}, "8", ("eight",)),
+        ({"answer": "B", "choices": [30, 31]}, "31", ()),
+        ({"answer": "B", "choices": ["a", "b"]}, "b", ()),
+    ],
+)
+def test_a_cell_of_a_table_holds_json_or_the_numbers_of_an_answer(
+    row: dict[str, Any], right: str, aliases: tuple[str, ...], tmp_path: Path
+) -> None:
+    (item,) = read_items(write(tmp_path, "csv", [{"question": "Which?", **row}]))
+    answer = item.options["AB".index(str(item.answer))] if item.options else item.answer
+    assert (answer, item.aliases) == (right, aliases)
+
+
 def test_a_data_set_of_the_hub_is_fetched_once(
     own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

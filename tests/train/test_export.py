@@ -109,4 +109,4 @@ def test_a_refused_or_failed_export_leaves_nothing(
     (tmp_path / ".out.making-killed").mkdir()
     with pytest.raises(ZeroDivisionError):
         export(adapter, "--out", out)
-    assert not out.exists() and not list(tmp_path.glob(".out.*"))
+    assert not out.exists() and not list(tmp_path.glob(".out.making-*"))
