@@ -109,7 +109,9 @@ class FollowupResults(_Frozen):
         }
 
 
-class ProbedSet(_Frozen):
+class ProbedSet(_Frozen, extra="allow"):
+    """How a set was measured. Keys without a field here, such as `shards`, are settings of single measures."""
+
     sha256: str
     n: int
     measures: tuple[str, ...] = ()

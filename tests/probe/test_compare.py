@@ -264,6 +264,35 @@ def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path:
     assert data["differences"][0] in (out / "comparison.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("measures", "changed", "key", "refused"),
+    [
+        ("accuracy", {"grader": "answers/1 big"}, "grader of set maths", True),
+        ("accuracy", {"words": 2}, "words of set maths", True),
+        ("accuracy", {"a_setting_of_tomorrow": 1}, "a_setting_of_tomorrow of set maths", True),
+        ("sharded", {"shards": "f" * 64}, "shards of set maths", True),
+        ("instructions", {"instructions": "if-verifiable 2"}, "instructions of set maths", True),
+        ("doubted", {"pressures": ["authority"]}, "pressures of set maths", False),
+        ("doubted", {"doubted": 3}, "doubted of set maths", False),
+        ("accuracy", {"by": ["depth"]}, "by of set maths", False),
+        ("accuracy", {"measures": ["accuracy", "sharded"], "shards": "f" * 64}, "measures on set maths", False),
+        ("followup", {"measures": ["accuracy", "followup"], "words": 2}, "measures on set maths", False),
+    ],
+)
+def test_a_set_that_was_measured_differently_is_refused_where_that_changes_figures(
+    tmp_path: Path, measures: str, changed: dict[str, Any], key: str, refused: bool
+) -> None:
+    rows = [make_row("accuracy", "maths", str(item), [], lenient=True, strict=True, outcome="answered") for item in "ab"]
+    folders = [write_run(tmp_path / name, name, None, rows, {"maths": (measures, 2)}) for name in ("base", "other")]
+    known = read_json(folders[1] / "results.json")["settings"]
+    known["sets"]["maths"] |= changed
+    edit_results(folders[1], settings=known)
+    comparison = comparison_of(*folders)
+    lines = [line.partition(":")[0] for line in (comparison.differences if refused else comparison.remarks)]
+    assert lines == [key] and len([*comparison.differences, *comparison.remarks]) == 1
+    assert len(comparison.graders) == ("grader" in changed)
+
+
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize(
     ("before", "said", "refused", "remarked"),
