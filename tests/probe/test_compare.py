@@ -282,7 +282,9 @@ def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path:
 def test_a_set_that_was_measured_differently_is_refused_where_that_changes_figures(
     tmp_path: Path, measures: str, changed: dict[str, Any], key: str, refused: bool
 ) -> None:
-    rows = [make_row("accuracy", "maths", str(item), [], lenient=True, strict=True, outcome="answered") for item in "ab"]
+    rows = [
+        make_row("accuracy", "maths", str(item), [], lenient=True, strict=True, outcome="answered") for item in "ab"
+    ]
     folders = [write_run(tmp_path / name, name, None, rows, {"maths": (measures, 2)}) for name in ("base", "other")]
     known = read_json(folders[1] / "results.json")["settings"]
     known["sets"]["maths"] |= changed

@@ -22,7 +22,7 @@ from nextturn.probe.labels import agreement
 from nextturn.probe.labels import correct as command
 from nextturn.probe.labels.correct import correct, with_labels
 from nextturn.probe.labels.label import draw
-from nextturn.probe.labels.turns import DrawnTurn, JudgedTurn
+from nextturn.probe.labels.turns import DrawnTurn, JudgedTurn, Label, user_turns
 from nextturn.probe.report.comparison import CorrectedRate, Correction, as_json, compare_runs, terminal_table
 from nextturn.probe.report.page import Table, html, mark, markdown, sections
 from nextturn.probe.report.plot import panels_of
@@ -252,6 +252,21 @@ def test_differences_are_pooled_over_the_same_turns_alone(folder: Path) -> None:
     assert [change.corrected.n for change in correction.differences[:2]] == [59, 29], "items that both runs have"
     assert {(None, None), ("maths", None)} < set(groups["step-40"])
     assert rate_of(correction, "step-20"), "its own rate is kept"
+
+
+@pytest.mark.parametrize("without", ["base", "step-40"])
+def test_differences_are_pooled_over_the_sets_alone_that_both_runs_have_labels_on(folder: Path, without: str) -> None:
+    """Both runs say the same, and nobody labelled one of them on chat."""
+    shutil.copytree(folder / "probe" / "base", folder / "probe" / "step-40", dirs_exist_ok=True)
+    change_results(folder / "probe" / "step-40", lambda results: results["model"].update(weights_sha256="c" * 64))
+    runs = load_runs([folder / "probe" / name for name in ("base", "step-40")])
+    turns = {name: user_turns(run) for name, run in zip(("base", "step-40"), runs, strict=True)}
+    drawn = [(name, turn) for name, of_run in turns.items() for turn in draw(of_run, 150, 0)]
+    rows = [label_row(turn) for name, turn in drawn if (name, turn.set) != (without, "chat")]
+    labels = {label.key: label for label in map(Label.model_validate, rows)}
+    changes = command.correction_of(turns, labels, []).differences
+    assert [(change.set, change.temperature) for change in changes] == [("maths", "T=0.0"), ("maths", "T=0.7")]
+    assert all(change.corrected.value == pytest.approx(0, abs=0.05) for change in changes)
 
 
 def test_labels_of_turns_that_two_runs_share_count_for_both(folder: Path, tmp_path: Path) -> None:
