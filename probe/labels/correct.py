@@ -19,7 +19,7 @@ from nextturn.probe.command.errors import BadInput, IncomparableRuns
 from nextturn.probe.command.files import write_json
 from nextturn.probe.command.terminal import aligned, printable
 from nextturn.probe.kept import add_questions_argument
-from nextturn.probe.labels.turns import FEWEST, JudgedTurn, Key, Label, labels_of_turns, read_labels, user_turns
+from nextturn.probe.labels.turns import FEWEST, JudgedTurn, Key, Label, labels_of_turns, read_labels, turns_to_correct
 from nextturn.probe.report.comparison import (
     Comparison,
     CorrectedDifference,
@@ -86,7 +86,7 @@ def correct(runs: Sequence[FinishedRun], paths: Sequence[Path], force: bool = Fa
     if problems := differences(runs):
         ways = "Probe them with the same settings, or correct each by itself"
         raise IncomparableRuns(f"these runs were measured differently: {'; '.join(problems)}. {ways}")
-    turns = {run.name: user_turns(run) for run in runs}
+    turns = {run.name: turns_to_correct(run) for run in runs}
     return correction_of(turns, _labels_of(turns, paths), paths, force)
 
 
@@ -300,7 +300,7 @@ def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | No
     if not paths:
         return comparison
     try:
-        turns = {run.name: user_turns(run) for run in comparison.runs}
+        turns = {run.name: turns_to_correct(run) for run in comparison.runs}
         labels = _labels_of(turns, paths)
         correction = correction_of(turns, labels, paths, force)
         shown = {

@@ -490,6 +490,25 @@ def test_a_rate_that_labels_correct_has_its_arrow_at_the_corrected_change(folder
     assert set(risen) == {"step-40"}
 
 
+@pytest.mark.parametrize("run", ["base", "step-20"])
+@pytest.mark.parametrize("lacks", ["followup", "samples", "verdicts"])
+def test_a_run_without_judged_user_turns_leaves_the_others_corrected(folder: Path, run: str, lacks: str) -> None:
+    path = write_rows(folder / "labels.jsonl", [row for row in write_labels(folder) if row["run"] != run])
+    probe = folder / "probe" / run
+    rows = [row for row in rows_of(probe / "samples.jsonl") if row["kind"] != "followup" or lacks == "verdicts"]
+    write_rows(probe / "samples.jsonl", [{**row, "label": None} if row["kind"] == "followup" else row for row in rows])
+    change_results(probe, lambda results: results.update(followup={}))
+    if lacks == "samples":
+        (probe / "samples.jsonl").unlink()
+    comparison = with_labels(compare_runs(load_runs([folder])), [folder], path)
+    correction = comparison.correction
+    assert correction and correction == corrected_of(folder) and correction.labels[run] == 0
+    assert {rate.run for rate in correction.rates} == {"base", "step-20", "step-40"} - {run}
+    assert {change.run for change in correction.differences} == (set() if run == "base" else {"step-40"})
+    assert f"no labels: {run}" in command.correction_table(correction)
+    assert "corrected" in markdown(comparison, has_plot=True) and terminal_table(comparison)
+
+
 def test_too_few_labels_are_a_warning_unless_their_file_was_given(folder: Path) -> None:
     path = write_rows(folder / "labels.jsonl", write_labels(folder)[:30])
     comparison = with_labels(compare_runs(load_runs([folder])), [folder], None)
