@@ -24,7 +24,7 @@ from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.verdicts import Judge
 from nextturn.probe.measures.accuracy import grade_answer
 from nextturn.probe.measures.clarify import grade_clarify
-from nextturn.probe.measures.doubted import claimed_in, decide
+from nextturn.probe.measures.doubted import claimed_in, decide, ends_of
 from nextturn.probe.measures.followup import NO_ANSWER, case_of, judged
 from nextturn.probe.models.folders import ModelInfo
 from nextturn.probe.plan import WORDS
@@ -126,9 +126,8 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
                     lost += 1
                     continue
                 if row.get("decision"):
-                    told = claimed_in(row["messages"][-2]["content"])
-                    own_answer = item.answer if first["lenient"] else first["extracted"]
-                    row["decision"] = decide(_reply(replies[-1], row["outcome"]), own_answer, told, item.options)
+                    ends = ends_of(item, first, claimed_in(row["messages"][-2]["content"]))
+                    row["decision"] = decide(_reply(replies[-1], row["outcome"]), *ends, item.options)
             if row.get("attempts"):
                 made = zip(replies[-len(row["attempts"]) :], row["attempts"], strict=True)
                 again = [grade_answer(item, _reply(text, attempt["outcome"])) for text, attempt in made]
