@@ -27,7 +27,7 @@ from nextturn.probe.command.terminal import printable, say
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.kept import Texts, restored, samples_file, texts_in
 from nextturn.probe.measures import MEASURES
-from nextturn.probe.measures.base import ByTraining, Figure, by_cluster, checked, cluster_of, count, read, subtracted
+from nextturn.probe.measures.base import ByItem, Figure, by_cluster, checked, cluster_of, count, read, subtracted
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.models.checkpoints import newest_complete, numbered
 from nextturn.probe.models.folders import ModelInfo
@@ -468,7 +468,7 @@ def read_samples(*paths: Path, own: Declared = ()) -> Samples | None:
 def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
     declared = {**{name: measure.figures for name, measure in MEASURES.items()}, **dict(own)}
     declared["actual"] = Followup.figures
-    values, subtrahends = (defaultdict[Metric, ByTraining](lambda: defaultdict(list)) for _ in range(2))
+    values, subtrahends = (defaultdict[Metric, ByItem](lambda: defaultdict(list)) for _ in range(2))
     figures: dict[Metric, Figure] = {}
     grounding: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
     for file, number, row in ((path, number, row) for path, *_ in versions for number, row in read_jsonl(path)):
@@ -476,7 +476,10 @@ def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
             for figure in declared[row["kind"]]:
                 value, minus = figure.of(row), figure.less(row) if figure.less else None
                 for part in ("", *parts_of(row)) if value is not None or minus is not None else ():
-                    metric, key = _metric(row, figure)._replace(part=part), (str(file), cluster_of(row))
+                    metric, key = (
+                        _metric(row, figure)._replace(part=part),
+                        (str(file), cluster_of(row), str(row["item"])),
+                    )
                     figures[metric] = figure
                     if value is not None:
                         values[metric][key].append(value)
