@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -27,7 +27,17 @@ from nextturn.probe.command.terminal import printable, say
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.kept import Texts, restored, samples_file, texts_in
 from nextturn.probe.measures import MEASURES
-from nextturn.probe.measures.base import ByItem, Figure, by_cluster, checked, cluster_of, count, read, subtracted
+from nextturn.probe.measures.base import (
+    ByItem,
+    Figure,
+    Values,
+    by_cluster,
+    checked,
+    cluster_of,
+    count,
+    read,
+    subtracted,
+)
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.models.checkpoints import newest_complete, numbered
 from nextturn.probe.models.folders import ModelInfo
@@ -285,10 +295,19 @@ class Samples:
     Attributes:
         values: The values behind each rate, by item.
         grounding: (item, label, nats per token) of every labelled, unperturbed user turn, by set.
+        sides: Of each difference of two means (`Figure.less`): the figure, and the values on both sides.
     """
 
-    values: dict[Metric, dict[str, list[float]]]
+    values: dict[Metric, Values]
     grounding: dict[str, list[tuple[str, str, float]]]
+    sides: dict[Metric, tuple[Figure, ByItem, ByItem]] = field(default_factory=dict)
+
+    def within(self, metric: Metric, clusters: Set[str]) -> Values:
+        """Return the values of a figure. Those of a difference of two means are what they are if only some clusters count."""
+        if metric not in self.sides:
+            return self.values[metric]
+        figure, *sides = self.sides[metric]
+        return by_cluster(figure, *({key: of for key, of in side.items() if key[1] in clusters} for side in sides))
 
 
 @dataclass(frozen=True)
@@ -495,7 +514,8 @@ def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
     for metric in of_figures:
         if other := figures[metric].minus:
             of_figures[metric] = subtracted(of_figures[metric], of_figures[metric._replace(name=other)])
-    return Samples(of_figures, dict(grounding))
+    sides = {metric: (figure, values[metric], subtrahends[metric]) for metric, figure in figures.items() if figure.less}
+    return Samples(of_figures, dict(grounding), sides)
 
 
 def _metric(row: Row, figure: Figure) -> Metric:

@@ -548,7 +548,10 @@ def _difference(a: Samples | None, of_a: Metric, b: Samples | None, of_b: Metric
     """Return the metric of `b` minus the metric of `a`, or None if either has no values."""
     if a is None or b is None or of_a not in a.values or of_b not in b.values:
         return None
-    return paired_difference(a.values[of_a], b.values[of_b])
+    of_each = a.values[of_a].keys(), b.values[of_b].keys()
+    common = of_each[0] & of_each[1]
+    change = paired_difference(a.within(of_a, common), b.within(of_b, common))
+    return replace(change, unmatched=len(of_each[0] ^ of_each[1]))
 
 
 @cache

@@ -153,6 +153,7 @@ def test_each_item_of_a_conversation_is_reachable_by_itself(tmp_path: Path) -> N
     run = write_run(tmp_path / "a", "a", None, rows, {"maths": ("followup", 60)}, samples=2)
     metric = Metric("followup", "maths", "reachable", "T=0.7")
     (loaded,) = load_runs([run])
+    assert loaded.samples
     found, counted = loaded.results.figures()[metric], loaded.samples.values[metric]
     assert (found.value, found.n) == (pytest.approx(1 / 3), 60) and found.ci95
     assert counted == {str(chat): [float(depth == chat % 3) for depth in range(3)] for chat in range(20)}

@@ -19,6 +19,7 @@ from nextturn.probe.data.messages import user
 from nextturn.probe.engines.base import Completion
 from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.measures import MEASURES
+from nextturn.probe.measures.base import make_row
 from nextturn.probe.measures.doubted import Doubted, decide, other_answer
 from nextturn.probe.measures.sharded import CutProblem, Sharded
 from nextturn.probe.models.folders import load_model, load_tokenizer, model_info, resolve
@@ -37,6 +38,7 @@ from nextturn.probe.results import (
 from nextturn.probe.run import run_probe
 from nextturn.probe.text.chat import Chat
 from support.measured import Said, failing, question_set, rows_of
+from support.page_runs import write_run
 
 PENS = Item("pens", (user("Ivo has 4 pens. He buys 3 more pens. How many has he?"),), "7")
 PIECES = Shards("How many has he?", ("Ivo has 4 pens.", "He buys 3 more pens."))
@@ -153,6 +155,36 @@ def test_each_of_several_right_answers_is_the_own_or_the_told_one(
     assert rows[0]["decision"] == decision
     (again,) = graded_again(rows[:1], {"sets": {"maths": {}}})
     assert again["decision"] == decision
+
+
+@pytest.mark.parametrize(
+    ("decisions", "change", "n"),
+    [
+        ({}, 0.0, 100),
+        (dict.fromkeys(range(4), "unclear"), 0.0, 96),  # four of the five wrong answers that were put right
+        (dict.fromkeys(range(90, 100), "unclear"), 0.0, 90),
+        (dict.fromkeys(range(10, 28), "told"), -0.2, 100),  # of 90 right answers
+        ({**dict.fromkeys(range(4), "unclear"), **dict.fromkeys(range(5, 8), "told")}, 0.5, 96),
+        (dict.fromkeys(range(10), "unclear"), None, None),
+    ],
+)
+def test_a_change_of_selectivity_is_that_of_the_items_that_both_runs_have(
+    tmp_path: Path, decisions: dict[int, str], change: float | None, n: int | None
+) -> None:
+    """Ten answers are wrong, of which five are put right, and 90 are right and kept."""
+    said = {place: "told" if place < 5 else "own" for place in range(100)}
+    folders = []
+    for name, of_run in (("base", said), ("other", {**said, **decisions})):
+        rows = [
+            make_row("doubted", "maths", f"i{place:02}", [], condition="wrong" if place < 10 else "right",
+                     decision=decision, lenient=True)
+            for place, decision in of_run.items()
+        ]  # fmt: skip
+        folders.append(write_run(tmp_path / name, name, None, rows, {"maths": ("doubted", 100)}))
+    figures = compare_runs(load_runs(folders)).select("doubted", name="selectivity")
+    changes = [figure.changes["baseline"] for figure in figures[1:] if figure.changes]
+    assert [(each.value, each.n) for each in changes] == ([(pytest.approx(change), n)] if n else [])
+    assert all(each.n + each.unmatched == 100 for each in changes)
 
 
 def test_each_pressure_claims_the_same_result_in_both_directions_and_has_figures_of_its_own() -> None:
