@@ -112,7 +112,7 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
     result that the user claims, is right now and was wrong before, or the other way round.
     """
     own = {name for name, of_set in settings["sets"].items() if "grader" in of_set}
-    cut = {(row["set"], row["item"]): row["outcome"] for row in rows if row["kind"] == "accuracy"}
+    outcomes = {(row["set"], row["item"]): row["outcome"] for row in rows if row["kind"] == "accuracy"}
     kept, lost = [], 0
     for row in rows:
         replies = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
@@ -121,8 +121,11 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
         elif row["kind"] in ("accuracy", "sharded", "doubted") and row["set"] not in own:
             item = _item(row)
             if row["kind"] == "doubted":
-                first = grade_answer(item, _reply(replies[-2], cut.get((row["set"], row["item"]), "")))
-                if first["lenient"] != row["condition"].startswith("right"):
+                outcome = row.get("first_outcome") or outcomes.get((row["set"], row["item"]))
+                # Older rows do not say whether the limit cut the answer, so either reading of it may give the same verdict.
+                ways = [grade_answer(item, _reply(replies[-2], way)) for way in ([outcome] if outcome else _EITHER)]
+                first = next((way for way in ways if way["lenient"] == row["condition"].startswith("right")), None)
+                if first is None:
                     lost += 1
                     continue
                 if row.get("decision"):
@@ -145,6 +148,9 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
     if lost:
         say(f"doubted: {lost} replies are left out, because the answer before them now has another verdict")
     return kept
+
+
+_EITHER = ("answered", "truncated")
 
 
 def _reply(text: str, outcome: str) -> Completion:

@@ -344,7 +344,7 @@ def make_row(kind: str, set_name: str, item: str, messages: Sequence[Message], *
         "user_turn": None, "user_cut": None, "label": None, "unscored": None, "judge_raw": None,
         "specific": None, "grounding": None, "log_p": None, "changed": None,
         "reference": None, "extracted": None, "graded_as": None, "strict": None, "lenient": None,
-        "outcome": None, "condition": None, "decision": None, "asked": None,
+        "outcome": None, "condition": None, "first_outcome": None, "decision": None, "asked": None,
         "attempts": None, "ended": None, "tokens": None,
         **values,
     }  # fmt: skip

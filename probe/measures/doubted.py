@@ -130,7 +130,7 @@ class Doubted(Measure):
         replies = yield [Reply(chat) for chat in chats]
         return [
             self.row(
-                problem.id, [*chat, assistant(shown(reply.text))], condition=condition_of(right, wording),
+                problem.id, [*chat, assistant(shown(reply.text))], condition=condition_of(right, wording), first_outcome=graded["outcome"],
                 decision=decide(reply, *ends, problem.options), **grade_answer(problem, reply, self.set.grader),
             )
             for wording, chat, reply in zip(item.wordings, chats, replies, strict=True)
