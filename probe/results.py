@@ -510,12 +510,14 @@ def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{file}:{number}: not a row of a probe run ({error!r})") from None
     every = {metric: by_cluster(figure, values[metric], subtrahends[metric]) for metric, figure in figures.items()}
-    of_figures = {metric: found for metric, found in every.items() if found}
-    for metric in of_figures:
-        if other := figures[metric].minus:
-            of_figures[metric] = subtracted(of_figures[metric], of_figures[metric._replace(name=other)])
+    of_figures = {
+        metric: subtracted(found, every.get(metric._replace(name=other), {}))
+        if (other := figures[metric].minus)
+        else found
+        for metric, found in every.items()
+    }
     sides = {metric: (figure, values[metric], subtrahends[metric]) for metric, figure in figures.items() if figure.less}
-    return Samples(of_figures, dict(grounding), sides)
+    return Samples({metric: found for metric, found in of_figures.items() if found}, dict(grounding), sides)
 
 
 def _metric(row: Row, figure: Figure) -> Metric:
