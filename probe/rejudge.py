@@ -89,7 +89,8 @@ def rejudge(folder: Path, judge: Judge | None, out: Path | None = None) -> dict[
     store.write_samples(rows)
     timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": calls}
     own = Results.model_validate(before).own
-    return store.finish({**count_figures(rows, own), "timing": timing})
+    left_out = {"left_out": before["left_out"]} if "left_out" in before else {}
+    return store.finish({**count_figures(rows, own), **left_out, "timing": timing})
 
 
 def _judge(judge: Judge, turns: list[Row], store: RunStore, model: ModelInfo) -> int:

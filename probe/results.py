@@ -114,8 +114,9 @@ class FollowupResults(_Frozen):
             "specificity": Estimate(self.specificity, None, n),
             "equal": Estimate(self.equal, None, self.n_total),
             "opening_share": Estimate(self.opening_share, None, self.n_total),
-            **({"grounding": replace(self.grounding, n=self.n_total)} if self.grounding else {}),
-            **({"changed_text": replace(self.changed_text, n=self.n_total)} if self.changed_text else {}),
+            # Their n stands beside them only where it is not n_judged (`measures.base.count`).
+            **({"grounding": replace(self.grounding, n=self.grounding.n or n)} if self.grounding else {}),
+            **({"changed_text": replace(self.changed_text, n=self.changed_text.n or n)} if self.changed_text else {}),
         }
 
 

@@ -119,7 +119,7 @@ class Figure:
 
     def declared(self) -> dict[str, Any]:
         """Return what results.json holds of it, by which it is read without the measure's own code."""
-        return {key: value for key, value in asdict(self).items() if key not in ("value", "less", "n", "shows")}
+        return {key: value for key, value in asdict(self).items() if key not in ("value", "less", "shows")}
 
 
 Values = dict[str, list[float]]
@@ -217,7 +217,7 @@ def read(figures: Sequence[Figure], counted: Mapping[str, Any]) -> dict[str, Est
     for figure in figures:
         if given := counted.get(figure.name):
             ci95 = given["ci95"] and (float(given["ci95"][0]), float(given["ci95"][1]))
-            found[figure.name] = Estimate(given["value"], ci95, given.get("n", counted[figure.n]))
+            found[figure.name] = Estimate(given["value"], ci95, given["n"] if "n" in given else counted[figure.n])
     return found
 
 

@@ -218,6 +218,23 @@ def test_a_measured_rate_is_not_called_unmeasured(decoding: str) -> None:
     assert pattern_of({}).name == "not measured"
 
 
+def test_grounding_and_changed_text_count_the_turns_that_have_them(tmp_path: Path) -> None:
+    turns = [
+        {"label": "new_task" if item else None, "grounding": 0.5 if item % 3 else None, "changed": bool(item % 2)}
+        for item in range(12)
+    ]
+    rows = [
+        make_row("followup", "maths", str(item), [], perturbation=of, user_turn="Why?", **turn)
+        for of in ("none", "truncate(0.5)") for item, turn in enumerate(turns)
+    ]  # fmt: skip
+    for row in rows[:12]:
+        row["changed"] = None
+    run = write_run(tmp_path / "a", "a", None, rows, {"maths": ("followup", 12)})
+    found = {(metric.measure, metric.name): of.n for metric, of in read_results(run).figures().items()}
+    assert [found["followup", "rate"], found["followup", "grounding"]] == [11, 8]
+    assert found["perturbed", "changed_text"] == 12 and ("followup", "changed_text") not in found
+
+
 def test_grounding_is_summarized_by_what_it_separates(tmp_path: Path) -> None:
     genuine = {"chat": (0.3, 0.4, 0.5)}
     folder = probe_run(tmp_path, genuine=genuine, grounding=0.3, unscored=5, perturbations=("none", "truncate(0.5)"))

@@ -37,7 +37,8 @@ def folder(tmp_path: Path) -> Path:
     for row in [row for row in rows if row["kind"] == "followup"][:10]:
         row.update(label=None, unscored="cut_off")
     (run / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_json(run / "results.json", {**read_json(run / "results.json"), "kl_to_base": {"value": 0.9}})
+    former = {"kl_to_base": {"value": 0.9}, "left_out": {"maths": 2}}
+    write_json(run / "results.json", {**read_json(run / "results.json"), **former})
     return run
 
 
@@ -46,6 +47,7 @@ def test_a_judge_needs_a_directory_of_its_own(folder: Path, tmp_path: Path) -> N
         rejudge(folder, Agreeing())
     results = rejudge(folder, Agreeing(), tmp_path / "again")
     assert "kl_to_base" not in results and results["settings"]["judge"] == "another/1"
+    assert results["left_out"] == {"maths": 2}
     assert results["followup"]["maths"]["none"]["T=0.0"]["rate"] == 1
 
 
