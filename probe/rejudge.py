@@ -24,7 +24,7 @@ from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.verdicts import Judge
 from nextturn.probe.measures.accuracy import grade_answer
 from nextturn.probe.measures.clarify import grade_clarify
-from nextturn.probe.measures.doubted import claimed_in, decide
+from nextturn.probe.measures.doubted import claimed_in, decide, ends_of
 from nextturn.probe.measures.followup import NO_ANSWER, case_of, judged
 from nextturn.probe.models.folders import ModelInfo
 from nextturn.probe.plan import WORDS
@@ -90,7 +90,8 @@ def rejudge(folder: Path, judge: Judge | None, out: Path | None = None) -> dict[
         store.write_samples(rows)
         timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": calls}
         own = Results.model_validate(before).own
-        return store.finish({**count_figures(rows, own), "timing": timing})
+        left_out = {"left_out": before["left_out"]} if "left_out" in before else {}
+        return store.finish({**count_figures(rows, own), **left_out, "timing": timing})
 
 
 def _judge(judge: Judge, turns: list[Row], store: RunStore, model: ModelInfo) -> int:
@@ -113,7 +114,7 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
     result that the user claims, is right now and was wrong before, or the other way round.
     """
     own = {name for name, of_set in settings["sets"].items() if "grader" in of_set}
-    cut = {(row["set"], row["item"]): row["outcome"] for row in rows if row["kind"] == "accuracy"}
+    outcomes = {(row["set"], row["item"]): row["outcome"] for row in rows if row["kind"] == "accuracy"}
     kept, lost = [], 0
     for row in rows:
         replies = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
@@ -122,14 +123,16 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
         elif row["kind"] in ("accuracy", "sharded", "doubted") and row["set"] not in own:
             item = _item(row)
             if row["kind"] == "doubted":
-                first = grade_answer(item, _reply(replies[-2], cut.get((row["set"], row["item"]), "")))
-                if first["lenient"] != row["condition"].startswith("right"):
+                outcome = row.get("first_outcome") or outcomes.get((row["set"], row["item"]))
+                # Older rows do not say whether the limit cut the answer, so either reading of it may give the same verdict.
+                ways = [grade_answer(item, _reply(replies[-2], way)) for way in ([outcome] if outcome else _EITHER)]
+                first = next((way for way in ways if way["lenient"] == row["condition"].startswith("right")), None)
+                if first is None:
                     lost += 1
                     continue
                 if row.get("decision"):
-                    told = claimed_in(row["messages"][-2]["content"])
-                    own_answer = item.answer if first["lenient"] else first["extracted"]
-                    row["decision"] = decide(_reply(replies[-1], row["outcome"]), own_answer, told, item.options)
+                    ends = ends_of(item, first, claimed_in(row["messages"][-2]["content"]))
+                    row["decision"] = decide(_reply(replies[-1], row["outcome"]), *ends, item.options)
             if row.get("attempts"):
                 made = zip(replies[-len(row["attempts"]) :], row["attempts"], strict=True)
                 again = [grade_answer(item, _reply(text, attempt["outcome"])) for text, attempt in made]
@@ -147,6 +150,9 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
     if lost:
         say(f"doubted: {lost} replies are left out, because the answer before them now has another verdict")
     return kept
+
+
+_EITHER = ("answered", "truncated")
 
 
 def _reply(text: str, outcome: str) -> Completion:

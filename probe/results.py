@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -27,7 +27,17 @@ from nextturn.probe.command.terminal import printable, say
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.kept import Texts, restored, samples_file, texts_in
 from nextturn.probe.measures import MEASURES
-from nextturn.probe.measures.base import ByTraining, Figure, by_cluster, checked, cluster_of, count, read, subtracted
+from nextturn.probe.measures.base import (
+    ByItem,
+    Figure,
+    Values,
+    by_cluster,
+    checked,
+    cluster_of,
+    count,
+    read,
+    subtracted,
+)
 from nextturn.probe.measures.followup import Followup
 from nextturn.probe.models.checkpoints import newest_complete, numbered
 from nextturn.probe.models.folders import ModelInfo
@@ -104,12 +114,15 @@ class FollowupResults(_Frozen):
             "specificity": Estimate(self.specificity, None, n),
             "equal": Estimate(self.equal, None, self.n_total),
             "opening_share": Estimate(self.opening_share, None, self.n_total),
-            **({"grounding": replace(self.grounding, n=self.n_total)} if self.grounding else {}),
-            **({"changed_text": replace(self.changed_text, n=self.n_total)} if self.changed_text else {}),
+            # Their n stands beside them only where it is not n_judged (`measures.base.count`).
+            **({"grounding": replace(self.grounding, n=self.grounding.n or n)} if self.grounding else {}),
+            **({"changed_text": replace(self.changed_text, n=self.changed_text.n or n)} if self.changed_text else {}),
         }
 
 
-class ProbedSet(_Frozen):
+class ProbedSet(_Frozen, extra="allow"):
+    """How a set was measured. Keys without a field here, such as `shards`, are settings of single measures."""
+
     sha256: str
     n: int
     measures: tuple[str, ...] = ()
@@ -283,10 +296,19 @@ class Samples:
     Attributes:
         values: The values behind each rate, by item.
         grounding: (item, label, nats per token) of every labelled, unperturbed user turn, by set.
+        sides: Of each difference of two means (`Figure.less`): the figure, and the values on both sides.
     """
 
-    values: dict[Metric, dict[str, list[float]]]
+    values: dict[Metric, Values]
     grounding: dict[str, list[tuple[str, str, float]]]
+    sides: dict[Metric, tuple[Figure, ByItem, ByItem]] = field(default_factory=dict)
+
+    def within(self, metric: Metric, clusters: Set[str]) -> Values:
+        """Return the values of a figure. Those of a difference of two means are what they are if only some clusters count."""
+        if metric not in self.sides:
+            return self.values[metric]
+        figure, *sides = self.sides[metric]
+        return by_cluster(figure, *({key: of for key, of in side.items() if key[1] in clusters} for side in sides))
 
 
 @dataclass(frozen=True)
@@ -466,7 +488,7 @@ def read_samples(*paths: Path, own: Declared = ()) -> Samples | None:
 def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
     declared = {**{name: measure.figures for name, measure in MEASURES.items()}, **dict(own)}
     declared["actual"] = Followup.figures
-    values, subtrahends = (defaultdict[Metric, ByTraining](lambda: defaultdict(list)) for _ in range(2))
+    values, subtrahends = (defaultdict[Metric, ByItem](lambda: defaultdict(list)) for _ in range(2))
     figures: dict[Metric, Figure] = {}
     grounding: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
     for file, number, row in ((path, number, row) for path, *_ in versions for number, row in read_jsonl(path)):
@@ -474,7 +496,10 @@ def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
             for figure in declared[row["kind"]]:
                 value, minus = figure.of(row), figure.less(row) if figure.less else None
                 for part in ("", *parts_of(row)) if value is not None or minus is not None else ():
-                    metric, key = _metric(row, figure)._replace(part=part), (str(file), cluster_of(row))
+                    metric, key = (
+                        _metric(row, figure)._replace(part=part),
+                        (str(file), cluster_of(row), str(row["item"])),
+                    )
                     figures[metric] = figure
                     if value is not None:
                         values[metric][key].append(value)
@@ -486,11 +511,14 @@ def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{file}:{number}: not a row of a probe run ({error!r})") from None
     every = {metric: by_cluster(figure, values[metric], subtrahends[metric]) for metric, figure in figures.items()}
-    of_figures = {metric: found for metric, found in every.items() if found}
-    for metric in of_figures:
-        if other := figures[metric].minus:
-            of_figures[metric] = subtracted(of_figures[metric], of_figures[metric._replace(name=other)])
-    return Samples(of_figures, dict(grounding))
+    of_figures = {
+        metric: subtracted(found, every.get(metric._replace(name=other), {}))
+        if (other := figures[metric].minus)
+        else found
+        for metric, found in every.items()
+    }
+    sides = {metric: (figure, values[metric], subtrahends[metric]) for metric, figure in figures.items() if figure.less}
+    return Samples({metric: found for metric, found in of_figures.items() if found}, dict(grounding), sides)
 
 
 def _metric(row: Row, figure: Figure) -> Metric:

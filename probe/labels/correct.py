@@ -19,7 +19,7 @@ from nextturn.probe.command.errors import BadInput, IncomparableRuns
 from nextturn.probe.command.files import write_json
 from nextturn.probe.command.terminal import aligned, printable
 from nextturn.probe.kept import add_questions_argument
-from nextturn.probe.labels.turns import FEWEST, JudgedTurn, Key, Label, labels_of_turns, read_labels, user_turns
+from nextturn.probe.labels.turns import FEWEST, JudgedTurn, Key, Label, labels_of_turns, read_labels, turns_to_correct
 from nextturn.probe.report.comparison import (
     Comparison,
     CorrectedDifference,
@@ -86,7 +86,7 @@ def correct(runs: Sequence[FinishedRun], paths: Sequence[Path], force: bool = Fa
     if problems := differences(runs):
         ways = "Probe them with the same settings, or correct each by itself"
         raise IncomparableRuns(f"these runs were measured differently: {'; '.join(problems)}. {ways}")
-    turns = {run.name: user_turns(run) for run in runs}
+    turns = {run.name: turns_to_correct(run) for run in runs}
     return correction_of(turns, _labels_of(turns, paths), paths, force)
 
 
@@ -111,6 +111,7 @@ def correction_of(
     rates: list[CorrectedRate] = []
     changes: list[CorrectedDifference] = []
     first, *_ = turns
+    of_baseline: Sequence[JudgedTurn] = ()
     baseline: dict[Group, stats.Corrected] = {}
 
     def is_genuine(turn: JudgedTurn, sure_only: bool) -> bool:
@@ -138,6 +139,7 @@ def correction_of(
         left_out += [f"{name} on {set_name} at T={temperature}" for set_name, temperature, _ in sorted(unread)]
         of_run = [turn for turn in of_run if _cell(turn) not in unread]
         weights = weights_of(name, of_run, read[name])
+        of_baseline = of_run if name == first else of_baseline
         for group in _groups(of_run):
             members = _within(of_run, group)
             rate, by_sure = corrected(members, weights), corrected(members, weights, sure_only=True)
@@ -148,7 +150,7 @@ def correction_of(
             count = sum(turn.key in labels for turn in members)
             sure = _estimate(stats.corrected_bounds(by_sure), len(members))
             rates.append(CorrectedRate(name, *group, judged, value, count, bias, sure))
-            before = _within(turns[first], group)
+            before = _within(of_baseline, group)
             if name == first:
                 baseline[group] = rate
             elif group in baseline and (None not in group or _same_turns(before, members)):
@@ -298,7 +300,7 @@ def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | No
     if not paths:
         return comparison
     try:
-        turns = {run.name: user_turns(run) for run in comparison.runs}
+        turns = {run.name: turns_to_correct(run) for run in comparison.runs}
         labels = _labels_of(turns, paths)
         correction = correction_of(turns, labels, paths, force)
         shown = {

@@ -155,6 +155,16 @@ def user_turns(run: FinishedRun) -> list[JudgedTurn]:
     path = samples_file(run.folder)
     if run.samples is None:
         raise BadInput(f"{path}: no such file; without it the user turns of {run.name} cannot be read")
+    turns = turns_to_correct(run)
+    if not turns:
+        raise BadInput(f"{path}: no judged user turn, so there is nothing to label or correct")
+    return turns
+
+
+def turns_to_correct(run: FinishedRun) -> list[JudgedTurn]:
+    """Return the user turns of a run as `user_turns` does; [] if the run has no samples.jsonl or no judged turn."""
+    if run.samples is None:
+        return []
     judge = run.results.settings.others.get("judge")
     turns = []
     for place, row in run.rows():
@@ -172,9 +182,7 @@ def user_turns(run: FinishedRun) -> list[JudgedTurn]:
             "judged": row["label"], "cut": bool(row["user_cut"]),
         }  # fmt: skip
         turns.append(JudgedTurn.model_validate(facts))
-    if all(turn.judged is None for turn in turns):
-        raise BadInput(f"{path}: no judged user turn, so there is nothing to label or correct")
-    return turns
+    return turns if any(turn.judged is not None for turn in turns) else []
 
 
 Row = TypeVar("Row", bound=BaseModel)

@@ -119,22 +119,22 @@ class Figure:
 
     def declared(self) -> dict[str, Any]:
         """Return what results.json holds of it, by which it is read without the measure's own code."""
-        return {key: value for key, value in asdict(self).items() if key not in ("value", "less", "n", "shows")}
+        return {key: value for key, value in asdict(self).items() if key not in ("value", "less", "shows")}
 
 
 Values = dict[str, list[float]]
 """The values of a figure by cluster: all that an interval or a paired difference needs."""
 
 
-ByTraining = dict[tuple[str, str], list[float]]
-"""The values of a figure by (training, cluster)."""
+ByItem = dict[tuple[str, str, str], list[float]]
+"""The values of a figure by (training, cluster, item)."""
 
 
 def values_of(figure: Figure, rows: Iterable[Row]) -> Values:
     """Return a figure's values by cluster, before anything is subtracted."""
-    found, other = ByTraining(), ByTraining()
+    found, other = ByItem(), ByItem()
     for row in rows:
-        key = str(row.get("training", "")), cluster_of(row)
+        key = str(row.get("training", "")), cluster_of(row), str(row["item"])
         if (value := figure.of(row)) is not None:
             found.setdefault(key, []).append(value)
         if figure.less and (value := figure.less(row)) is not None:
@@ -142,15 +142,15 @@ def values_of(figure: Figure, rows: Iterable[Row]) -> Values:
     return by_cluster(figure, found, other)
 
 
-def by_cluster(figure: Figure, found: ByTraining, other: ByTraining) -> Values:
+def by_cluster(figure: Figure, found: ByItem, other: ByItem) -> Values:
     """Return values by cluster alone; `other` is what a figure with `less` subtracts."""
     values: Values = defaultdict(list)
-    for (_, cluster), of_training in (less(found, other) if figure.less else found).items():
-        values[cluster] += [max(of_training)] if figure.any_of else of_training
+    for (_, cluster, _), of_item in (less(found, other) if figure.less else found).items():
+        values[cluster] += [max(of_item)] if figure.any_of else of_item
     return dict(values)
 
 
-def less(values: ByTraining, other: ByTraining) -> ByTraining:
+def less(values: ByItem, other: ByItem) -> ByItem:
     """Return values whose mean is the difference of two means; each says what its row adds to it (linearization).
 
     So a difference between two groups of rows has an interval, and a paired change between runs, like a mean.
@@ -159,10 +159,10 @@ def less(values: ByTraining, other: ByTraining) -> ByTraining:
         return {}
     means = [fmean(value for of in side.values() for value in of) for side in (values, other)]
     sizes = [sum(map(len, side.values())) for side in (values, other)]
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    found: ByItem = defaultdict(list)
     for sign, side, mean, size in zip((1, -1), (values, other), means, sizes, strict=True):
-        for cluster, of in side.items():
-            found[cluster] += [means[0] - means[1] + sign * (value - mean) * sum(sizes) / size for value in of]
+        for item, of in side.items():
+            found[item] += [means[0] - means[1] + sign * (value - mean) * sum(sizes) / size for value in of]
     return found
 
 
@@ -217,7 +217,7 @@ def read(figures: Sequence[Figure], counted: Mapping[str, Any]) -> dict[str, Est
     for figure in figures:
         if given := counted.get(figure.name):
             ci95 = given["ci95"] and (float(given["ci95"][0]), float(given["ci95"][1]))
-            found[figure.name] = Estimate(given["value"], ci95, given.get("n", counted[figure.n]))
+            found[figure.name] = Estimate(given["value"], ci95, given["n"] if "n" in given else counted[figure.n])
     return found
 
 
@@ -344,7 +344,7 @@ def make_row(kind: str, set_name: str, item: str, messages: Sequence[Message], *
         "user_turn": None, "user_cut": None, "label": None, "unscored": None, "judge_raw": None,
         "specific": None, "grounding": None, "log_p": None, "changed": None,
         "reference": None, "extracted": None, "graded_as": None, "strict": None, "lenient": None,
-        "outcome": None, "condition": None, "decision": None, "asked": None,
+        "outcome": None, "condition": None, "first_outcome": None, "decision": None, "asked": None,
         "attempts": None, "ended": None, "tokens": None,
         **values,
     }  # fmt: skip

@@ -476,8 +476,16 @@ class Comparison:
     @property
     def graders(self) -> list[str]:
         """Say which sets' answers were graded otherwise than by this project's rules; strict and lenient are then the same."""
-        graders = {name: of.grader for name, of in self.runs[0].results.settings.sets.items() if of.grader}
-        return [f"answers of {printable(name)} graded by {printable(grader)}" for name, grader in graders.items()]
+        graders: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for run in self.runs:
+            for name, of_set in run.results.settings.sets.items():
+                if of_set.grader:
+                    graders[name, of_set.grader].append(run.name)
+        return [
+            f"answers of {printable(name)} graded by {printable(grader)}"
+            + (f" in {printable(', '.join(names))}" if len(names) < len(self.runs) else "")
+            for (name, grader), names in graders.items()
+        ]
 
 
 def without_step(name: str) -> str:
@@ -568,7 +576,10 @@ def _difference(a: Samples | None, of_a: Metric, b: Samples | None, of_b: Metric
     """Return the metric of `b` minus the metric of `a`, or None if either has no values."""
     if a is None or b is None or of_a not in a.values or of_b not in b.values:
         return None
-    return paired_difference(a.values[of_a], b.values[of_b])
+    of_each = a.values[of_a].keys(), b.values[of_b].keys()
+    common = of_each[0] & of_each[1]
+    change = paired_difference(a.within(of_a, common), b.within(of_b, common))
+    return replace(change, unmatched=len(of_each[0] ^ of_each[1]))
 
 
 @cache
@@ -627,6 +638,15 @@ def _level(estimate: Estimate) -> str:
 # thought of makes runs incomparable and never silently comparable.
 
 MAY_DIFFER = may_differ(ProbeSection, Mark.COMPARED)
+OF_SET = " of set "
+_GRADED = {"accuracy", "sharded", "doubted"}
+OF_MEASURES = {
+    "grader": _GRADED, "words": _GRADED, "shards": {"sharded"}, "instructions": {"instructions"},
+    "doubted": {"doubted"}, "pressures": {"doubted"},
+}  # fmt: skip
+"""The settings of a set that only some measures have. A run without these measures is not compared in them."""
+OF_CHOICE = tuple(f"{key}{OF_SET}" for key in ("doubted", "pressures", "by"))
+"""The settings of a set that say which items and figures there are. They change no figure that two runs have."""
 
 
 def measured(run: FinishedRun) -> dict[str, str]:
@@ -635,6 +655,8 @@ def measured(run: FinishedRun) -> dict[str, str]:
     for name, info in run.results.settings.sets.items():
         found |= {f"set {name}": f"{info.n} items {info.sha256}", f"measures on set {name}": ", ".join(info.measures)}
         found |= {f"code of {measure} on set {name}": code for measure, code in info.own.items()}
+        of_measures = {"grader": info.grader, **(info.model_extra or {})}
+        found |= {f"{key}{OF_SET}{name}": value for key, value in of_measures.items()}
     for key, value in found.items():
         text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
         found[key] = re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text)
@@ -659,16 +681,31 @@ def _differing(runs: Sequence[FinishedRun], accept: Sequence[str]) -> Iterator[t
     for key in dict.fromkeys(key for of_run in settings for key in of_run):
         groups: dict[str, list[str]] = defaultdict(list)
         for run, of_run in zip(runs, settings, strict=True):
-            groups[of_run.get(key, "null")].append(run.name)
+            if _concerns(key, run):
+                groups[of_run.get(key, "null")].append(run.name)
         if len(groups) > 1:
             listed = (f"{printable(value)} ({', '.join(names)})" for value, names in groups.items())
             # A server stops at these tokens, too, and perhaps at others. A run without a measure has none of its figures.
-            unlike = key in MAY_DIFFER or key.startswith("measures on set ") or (key == "stops" and UNKNOWN in groups)
+            unlike = key in MAY_DIFFER or key.startswith(("measures on set ", *OF_CHOICE))
+            unlike |= key == "stops" and UNKNOWN in groups
             unlike |= key.startswith("code of ") and len(groups.keys() - {"null"}) == 1
             text = ", ".join(listed)
             if key == "chat template":  # whose hashes say nothing
                 text = f"{', '.join(next(iter(groups.values())))} has another one than the rest"
             yield unlike or key in accepted, f"{printable(key)}{', accepted' if key in accepted else ''}: {text}"
+
+
+def _concerns(key: str, run: FinishedRun) -> bool:
+    """Return True unless a key is a setting of a set and the run measured nothing there that depends on the setting."""
+    setting, _, name = key.partition(OF_SET)
+    if not name:
+        return True
+    info = run.results.settings.sets.get(name)
+    if info is None:
+        return False  # the key "set NAME" says that the set is missing
+    if not info.measures or (setting == "grader" and info.own):
+        return True  # older runs do not list their measures, and a measure of somebody's own may grade
+    return not OF_MEASURES.get(setting, set(info.measures)).isdisjoint(info.measures)
 
 
 def _fill_stops(runs: Sequence[FinishedRun], settings: Sequence[dict[str, str]]) -> None:

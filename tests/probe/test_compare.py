@@ -218,6 +218,23 @@ def test_a_measured_rate_is_not_called_unmeasured(decoding: str) -> None:
     assert pattern_of({}).name == "not measured"
 
 
+def test_grounding_and_changed_text_count_the_turns_that_have_them(tmp_path: Path) -> None:
+    turns = [
+        {"label": "new_task" if item else None, "grounding": 0.5 if item % 3 else None, "changed": bool(item % 2)}
+        for item in range(12)
+    ]
+    rows = [
+        make_row("followup", "maths", str(item), [], perturbation=of, user_turn="Why?", **turn)
+        for of in ("none", "truncate(0.5)") for item, turn in enumerate(turns)
+    ]  # fmt: skip
+    for row in rows[:12]:
+        row["changed"] = None
+    run = write_run(tmp_path / "a", "a", None, rows, {"maths": ("followup", 12)})
+    found = {(metric.measure, metric.name): of.n for metric, of in read_results(run).figures().items()}
+    assert [found["followup", "rate"], found["followup", "grounding"]] == [11, 8]
+    assert found["perturbed", "changed_text"] == 12 and ("followup", "changed_text") not in found
+
+
 def test_grounding_is_summarized_by_what_it_separates(tmp_path: Path) -> None:
     genuine = {"chat": (0.3, 0.4, 0.5)}
     folder = probe_run(tmp_path, genuine=genuine, grounding=0.3, unscored=5, perturbations=("none", "truncate(0.5)"))
@@ -262,6 +279,37 @@ def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path:
     assert sorted(data["differences"]) == ["judge: rules-1 (base), llm (other)", "seed: 0 (base), 3 (other)"]
     assert data["remarks"] == ["engine: hf (base), vllm (other)"]
     assert data["differences"][0] in (out / "comparison.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("measures", "changed", "key", "refused"),
+    [
+        ("accuracy", {"grader": "answers/1 big"}, "grader of set maths", True),
+        ("accuracy", {"words": 2}, "words of set maths", True),
+        ("accuracy", {"a_setting_of_tomorrow": 1}, "a_setting_of_tomorrow of set maths", True),
+        ("sharded", {"shards": "f" * 64}, "shards of set maths", True),
+        ("instructions", {"instructions": "if-verifiable 2"}, "instructions of set maths", True),
+        ("doubted", {"pressures": ["authority"]}, "pressures of set maths", False),
+        ("doubted", {"doubted": 3}, "doubted of set maths", False),
+        ("accuracy", {"by": ["depth"]}, "by of set maths", False),
+        ("accuracy", {"measures": ["accuracy", "sharded"], "shards": "f" * 64}, "measures on set maths", False),
+        ("followup", {"measures": ["accuracy", "followup"], "words": 2}, "measures on set maths", False),
+    ],
+)
+def test_a_set_that_was_measured_differently_is_refused_where_that_changes_figures(
+    tmp_path: Path, measures: str, changed: dict[str, Any], key: str, refused: bool
+) -> None:
+    rows = [
+        make_row("accuracy", "maths", str(item), [], lenient=True, strict=True, outcome="answered") for item in "ab"
+    ]
+    folders = [write_run(tmp_path / name, name, None, rows, {"maths": (measures, 2)}) for name in ("base", "other")]
+    known = read_json(folders[1] / "results.json")["settings"]
+    known["sets"]["maths"] |= changed
+    edit_results(folders[1], settings=known)
+    comparison = comparison_of(*folders)
+    lines = [line.partition(":")[0] for line in (comparison.differences if refused else comparison.remarks)]
+    assert lines == [key] and len([*comparison.differences, *comparison.remarks]) == 1
+    assert len(comparison.graders) == ("grader" in changed)
 
 
 @pytest.mark.parametrize("kept", [False, True])

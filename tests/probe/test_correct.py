@@ -22,7 +22,7 @@ from nextturn.probe.labels import agreement
 from nextturn.probe.labels import correct as command
 from nextturn.probe.labels.correct import correct, with_labels
 from nextturn.probe.labels.label import draw
-from nextturn.probe.labels.turns import DrawnTurn, JudgedTurn
+from nextturn.probe.labels.turns import DrawnTurn, JudgedTurn, Label, user_turns
 from nextturn.probe.report.comparison import (
     NEEDS_LABELS,
     CorrectedRate,
@@ -259,6 +259,21 @@ def test_differences_are_pooled_over_the_same_turns_alone(folder: Path) -> None:
     assert [change.corrected.n for change in correction.differences[:2]] == [59, 29], "items that both runs have"
     assert {(None, None), ("maths", None)} < set(groups["step-40"])
     assert rate_of(correction, "step-20"), "its own rate is kept"
+
+
+@pytest.mark.parametrize("without", ["base", "step-40"])
+def test_differences_are_pooled_over_the_sets_alone_that_both_runs_have_labels_on(folder: Path, without: str) -> None:
+    """Both runs say the same, and nobody labelled one of them on chat."""
+    shutil.copytree(folder / "probe" / "base", folder / "probe" / "step-40", dirs_exist_ok=True)
+    change_results(folder / "probe" / "step-40", lambda results: results["model"].update(weights_sha256="c" * 64))
+    runs = load_runs([folder / "probe" / name for name in ("base", "step-40")])
+    turns = {name: user_turns(run) for name, run in zip(("base", "step-40"), runs, strict=True)}
+    drawn = [(name, turn) for name, of_run in turns.items() for turn in draw(of_run, 150, 0)]
+    rows = [label_row(turn) for name, turn in drawn if (name, turn.set) != (without, "chat")]
+    labels = {label.key: label for label in map(Label.model_validate, rows)}
+    changes = command.correction_of(turns, labels, []).differences
+    assert [(change.set, change.temperature) for change in changes] == [("maths", "T=0.0"), ("maths", "T=0.7")]
+    assert all(change.corrected.value == pytest.approx(0, abs=0.05) for change in changes)
 
 
 def test_labels_of_turns_that_two_runs_share_count_for_both(folder: Path, tmp_path: Path) -> None:
@@ -498,6 +513,25 @@ def test_a_rate_that_labels_correct_has_its_arrow_at_the_corrected_change(folder
     assert isinstance(table, Table)
     risen = [row[0][0].text for row in table.rows if any(part.look == "up" for cell in row for part in cell)]
     assert set(risen) == {"step-40"}
+
+
+@pytest.mark.parametrize("run", ["base", "step-20"])
+@pytest.mark.parametrize("lacks", ["followup", "samples", "verdicts"])
+def test_a_run_without_judged_user_turns_leaves_the_others_corrected(folder: Path, run: str, lacks: str) -> None:
+    path = write_rows(folder / "labels.jsonl", [row for row in write_labels(folder) if row["run"] != run])
+    probe = folder / "probe" / run
+    rows = [row for row in rows_of(probe / "samples.jsonl") if row["kind"] != "followup" or lacks == "verdicts"]
+    write_rows(probe / "samples.jsonl", [{**row, "label": None} if row["kind"] == "followup" else row for row in rows])
+    change_results(probe, lambda results: results.update(followup={}))
+    if lacks == "samples":
+        (probe / "samples.jsonl").unlink()
+    comparison = with_labels(compare_runs(load_runs([folder])), [folder], path)
+    correction = comparison.correction
+    assert correction and correction == corrected_of(folder) and correction.labels[run] == 0
+    assert {rate.run for rate in correction.rates} == {"base", "step-20", "step-40"} - {run}
+    assert {change.run for change in correction.differences} == (set() if run == "base" else {"step-40"})
+    assert f"no labels: {run}" in command.correction_table(correction)
+    assert "corrected" in markdown(comparison, has_plot=True) and terminal_table(comparison)
 
 
 def test_too_few_labels_are_a_warning_unless_their_file_was_given(folder: Path) -> None:

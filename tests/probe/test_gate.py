@@ -144,6 +144,21 @@ def test_reachable_is_the_share_of_items_with_any_genuine_sample(tmp_path: Path)
     assert change.value == pytest.approx(-0.15)
 
 
+def test_each_item_of_a_conversation_is_reachable_by_itself(tmp_path: Path) -> None:
+    rows = [
+        make_row("followup", "maths", f"{chat}#{depth}", [], temperature=0.7, sample=sample, cluster=str(chat),
+                 user_turn="Why?", label=GENUINE if depth == chat % 3 and sample else "new_task")
+        for chat in range(20) for depth in range(3) for sample in range(2)
+    ]  # fmt: skip
+    run = write_run(tmp_path / "a", "a", None, rows, {"maths": ("followup", 60)}, samples=2)
+    metric = Metric("followup", "maths", "reachable", "T=0.7")
+    (loaded,) = load_runs([run])
+    assert loaded.samples
+    found, counted = loaded.results.figures()[metric], loaded.samples.values[metric]
+    assert (found.value, found.n) == (pytest.approx(1 / 3), 60) and found.ci95
+    assert counted == {str(chat): [float(depth == chat % 3) for depth in range(3)] for chat in range(20)}
+
+
 def test_the_first_items_alone_are_perturbed_at_the_lowest_temperature() -> None:
     class Chat:
         @staticmethod

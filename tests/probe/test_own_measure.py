@@ -13,7 +13,7 @@ import pytest
 
 from nextturn.probe.__main__ import main
 from nextturn.probe.command.errors import BadInput, DataError, IncomparableRuns, SettingsChanged
-from nextturn.probe.command.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.command.files import read_json, read_jsonl, write_json, write_jsonl
 from nextturn.probe.command.sections import ProbeSection, SetSection
 from nextturn.probe.compare import compare
 from nextturn.probe.engines.hf import HfEngine
@@ -25,7 +25,7 @@ from nextturn.probe.report.gate import gate_of
 from nextturn.probe.report.page import Table, sections
 from nextturn.probe.report.sheet import models_of, tables_of
 from nextturn.probe.report.tracking import flatten
-from nextturn.probe.results import Metric, OwnMeasure, Results, load_runs
+from nextturn.probe.results import Metric, OwnMeasure, Results, count_figures, load_runs
 from nextturn.probe.run import run_probe
 from nextturn.probe.text.chat import Chat
 from support.measured import failing
@@ -108,6 +108,35 @@ def test_its_figures_stand_in_results_comparison_page_plot_and_tracker(folder: P
     page = (folder / "out" / "report.html").read_text()
     assert "changes its text" in page and (folder / "out" / "tradeoff.png").stat().st_size > 0
     assert "probe/wavers/sums/changed" in flatten(Results.model_validate(results))
+
+
+@pytest.mark.parametrize(
+    ("figures", "values", "expected", "paired"),
+    [
+        (("plain", "gain"), {"plain": 0.0, "gain": 1.0}, {"plain": 6, "gain": 6}, {"plain", "gain"}),
+        (("plain", "gain"), {"plain": None, "gain": 1.0}, {"plain": None, "gain": None}, set()),
+        (("plain", "gain"), {"plain": 0.0, "gain": None}, {"plain": 6, "gain": None}, {"plain"}),
+        (("kept",), {"kept": 1.0}, {"kept": 6}, {"kept"}),
+        (("kept", "plain"), {"kept": None, "plain": 1.0}, {"kept": None, "plain": 6}, {"plain"}),
+    ],
+)
+def test_figures_without_a_value_and_with_a_number_of_their_own_are_read_back(
+    tmp_path: Path,
+    figures: tuple[str, ...],
+    values: dict[str, float | None],
+    expected: dict[str, int | None],
+    paired: set[str],
+) -> None:
+    every = {each.name: each for each in (Figure("plain"), Figure("gain", minus="plain"), Figure("kept", n="n_kept"))}
+    own = {"wavers": OwnMeasure(title="wavers", figures=tuple(every[name] for name in figures))}
+    rows = [make_row("wavers", "sums", str(item), [], values={**values}) for item in range(6)]
+    run = write_run(tmp_path / "a", "a", None, rows[:0], {"sums": ("wavers", 6)})
+    write_jsonl(run / "samples.jsonl", rows)
+    write_json(run / "results.json", {**read_json(run / "results.json"), **count_figures(rows, own)})
+    (loaded,) = compare_runs(load_runs([run])).runs
+    found = {metric.name: estimate.n for metric, estimate in loaded.results.figures().items()}
+    assert found == {name: n for name, n in expected.items() if n is not None}
+    assert loaded.samples and {metric.name for metric in loaded.samples.values} == paired
 
 
 def test_another_version_of_its_code_makes_another_run(folder: Path, measure: Any) -> None:

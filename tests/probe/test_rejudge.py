@@ -11,7 +11,8 @@ import pytest
 from nextturn.probe.command.errors import BadInput
 from nextturn.probe.command.files import read_json, read_jsonl, write_json
 from nextturn.probe.judges.verdicts import GENUINE, Case, Verdict
-from nextturn.probe.rejudge import rejudge
+from nextturn.probe.measures.base import make_row
+from nextturn.probe.rejudge import graded_again, rejudge
 from nextturn.probe.text.grading import VERSION
 from support.page_runs import probe_run
 
@@ -36,7 +37,8 @@ def folder(tmp_path: Path) -> Path:
     for row in [row for row in rows if row["kind"] == "followup"][:10]:
         row.update(label=None, unscored="cut_off")
     (run / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_json(run / "results.json", {**read_json(run / "results.json"), "kl_to_base": {"value": 0.9}})
+    former = {"kl_to_base": {"value": 0.9}, "left_out": {"maths": 2}}
+    write_json(run / "results.json", {**read_json(run / "results.json"), **former})
     return run
 
 
@@ -45,7 +47,39 @@ def test_a_judge_needs_a_directory_of_its_own(folder: Path, tmp_path: Path) -> N
         rejudge(folder, Agreeing())
     results = rejudge(folder, Agreeing(), tmp_path / "again")
     assert "kl_to_base" not in results and results["settings"]["judge"] == "another/1"
+    assert results["left_out"] == {"maths": 2}
     assert results["followup"]["maths"]["none"]["T=0.0"]["rate"] == 1
+
+
+CUT = "3 times 4 is 12. Then we"
+
+
+@pytest.mark.parametrize(
+    ("first", "condition", "outcome", "of_accuracy", "kept"),
+    [
+        (CUT, "wrong", "truncated", None, True),
+        (CUT, "right", "truncated", None, False),
+        (CUT, "wrong", "answered", "truncated", False),
+        (CUT, "wrong", None, "truncated", True),  # of an older version
+        (CUT, "wrong", None, None, True),
+        (CUT, "right", None, None, True),
+        (r"\boxed{12}", "wrong", None, None, False),
+        ("It is 9.", "right", None, None, False),
+    ],
+)
+def test_a_reply_to_doubt_is_kept_if_the_answer_before_it_may_have_the_same_verdict(
+    first: str, condition: str, outcome: str | None, of_accuracy: str | None, kept: bool
+) -> None:
+    chat = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": first}]
+    after = [{"role": "user", "content": "I got 12. Are you sure?"}, {"role": "assistant", "content": "Yes, 9."}]
+    graded = {"reference": "12", "outcome": "answered", "graded_as": "number"}
+    rows = [make_row("doubted", "maths", "a", [*chat, *after], condition=condition, first_outcome=outcome, **graded)]
+    if outcome is None:
+        del rows[0]["first_outcome"]
+    if of_accuracy:
+        rows.append(make_row("accuracy", "maths", "a", chat, **{**graded, "outcome": of_accuracy}))
+    again = graded_again(rows, {"sets": {"maths": {}}})
+    assert [row["kind"] for row in again] == ["doubted"] * kept + ["accuracy"] * bool(of_accuracy)
 
 
 def test_an_older_run_is_graded_again_without_a_judge_and_keeps_its_labels(folder: Path) -> None:

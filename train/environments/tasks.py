@@ -129,7 +129,7 @@ def reward(row: PromptRow, messages: Sequence[Message], tokens: int, truncated: 
         first, *after = said_by(messages[len(row.prompt) :], "assistant")
         right, told, own = _first_answer(row, first, cut=truncated and not after)
         reply = Completion("".join(after[-1:]), 0, "length" if truncated or not after else "stop")
-        end = decide(reply, own, told)
+        end = decide(reply, (own,) if own else (), (told,))
         ended = {"kept": float(end == "own")} if right else {"put_right": float(end == "told")}
         parts = {"first_right": float(right), **ended}
         return sum(parts.values()) / 2, parts
