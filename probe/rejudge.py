@@ -89,7 +89,7 @@ def rejudge(folder: Path, judge: Judge | None, out: Path | None = None) -> dict[
     store.write_samples(rows)
     timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": calls}
     own = Results.model_validate(before).own
-    left_out = {"left_out": before["left_out"]} if "left_out" in before else {}
+    left_out = {key: before[key] for key in ("left_out",) if key in before}
     return store.finish({**count_figures(rows, own), **left_out, "timing": timing})
 
 
@@ -124,14 +124,17 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
             if row["kind"] == "doubted":
                 outcome = row.get("first_outcome") or outcomes.get((row["set"], row["item"]))
                 # Older rows do not say whether the limit cut the answer, so either reading of it may give the same verdict.
-                ways = [grade_answer(item, _reply(replies[-2], way)) for way in ([outcome] if outcome else _EITHER)]
-                first = next((way for way in ways if way["lenient"] == row["condition"].startswith("right")), None)
+                ends = [outcome] if outcome else ["answered", "truncated"]
+                readings = (grade_answer(item, _reply(replies[-2], end)) for end in ends)
+                first = next(
+                    (each for each in readings if each["lenient"] == row["condition"].startswith("right")), None
+                )
                 if first is None:
                     lost += 1
                     continue
                 if row.get("decision"):
-                    ends = ends_of(item, first, claimed_in(row["messages"][-2]["content"]))
-                    row["decision"] = decide(_reply(replies[-1], row["outcome"]), *ends, item.options)
+                    own_and_told = ends_of(item, first, claimed_in(row["messages"][-2]["content"]))
+                    row["decision"] = decide(_reply(replies[-1], row["outcome"]), *own_and_told, item.options)
             if row.get("attempts"):
                 made = zip(replies[-len(row["attempts"]) :], row["attempts"], strict=True)
                 again = [grade_answer(item, _reply(text, attempt["outcome"])) for text, attempt in made]
@@ -149,9 +152,6 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
     if lost:
         say(f"doubted: {lost} replies are left out, because the answer before them now has another verdict")
     return kept
-
-
-_EITHER = ("answered", "truncated")
 
 
 def _reply(text: str, outcome: str) -> Completion:
