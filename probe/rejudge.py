@@ -86,9 +86,11 @@ def rejudge(folder: Path, judge: Judge | None, out: Path | None = None) -> dict[
     model = ModelInfo(**{field.name: before["model"].get(field.name) for field in fields(ModelInfo)})
     store = RunStore(out or folder, model, settings)
     with only_process(store.folder / ".lock", f"judges into {store.folder}"):
-        calls = _judge(judge, turns, store, model) if judge is not None else before["timing"].get("judge_calls", 0)
+        timing = before["timing"]  # that of the answers, if they are only graded again
+        if judge is not None:
+            calls = _judge(judge, turns, store, model)
+            timing = {**timing, "wall_s": round(time.monotonic() - started, 1), "judge_calls": calls}
         store.write_samples(rows)
-        timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": calls}
         own = Results.model_validate(before).own
         left_out = {"left_out": before["left_out"]} if "left_out" in before else {}
         return store.finish({**count_figures(rows, own), **left_out, "timing": timing})
@@ -125,14 +127,17 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
             if row["kind"] == "doubted":
                 outcome = row.get("first_outcome") or outcomes.get((row["set"], row["item"]))
                 # Older rows do not say whether the limit cut the answer, so either reading of it may give the same verdict.
-                ways = [grade_answer(item, _reply(replies[-2], way)) for way in ([outcome] if outcome else _EITHER)]
-                first = next((way for way in ways if way["lenient"] == row["condition"].startswith("right")), None)
+                ends = [outcome] if outcome else ["answered", "truncated"]
+                readings = (grade_answer(item, _reply(replies[-2], end)) for end in ends)
+                first = next(
+                    (each for each in readings if each["lenient"] == row["condition"].startswith("right")), None
+                )
                 if first is None:
                     lost += 1
                     continue
                 if row.get("decision"):
-                    ends = ends_of(item, first, claimed_in(row["messages"][-2]["content"]))
-                    row["decision"] = decide(_reply(replies[-1], row["outcome"]), *ends, item.options)
+                    own_and_told = ends_of(item, first, claimed_in(row["messages"][-2]["content"]))
+                    row["decision"] = decide(_reply(replies[-1], row["outcome"]), *own_and_told, item.options)
             if row.get("attempts"):
                 made = zip(replies[-len(row["attempts"]) :], row["attempts"], strict=True)
                 again = [grade_answer(item, _reply(text, attempt["outcome"])) for text, attempt in made]
@@ -150,9 +155,6 @@ def graded_again(rows: Sequence[Row], settings: dict[str, Any]) -> list[Row]:
     if lost:
         say(f"doubted: {lost} replies are left out, because the answer before them now has another verdict")
     return kept
-
-
-_EITHER = ("answered", "truncated")
 
 
 def _reply(text: str, outcome: str) -> Completion:

@@ -115,8 +115,7 @@ class FollowupResults(_Frozen):
             "equal": Estimate(self.equal, None, self.n_total),
             "opening_share": Estimate(self.opening_share, None, self.n_total),
             # Their n stands beside them only where it is not n_judged (`measures.base.count`).
-            **({"grounding": replace(self.grounding, n=self.grounding.n or n)} if self.grounding else {}),
-            **({"changed_text": replace(self.changed_text, n=self.changed_text.n or n)} if self.changed_text else {}),
+            **{name: replace(of, n=of.n or n) for name in ("grounding", "changed_text") if (of := getattr(self, name))},
         }
 
 

@@ -111,7 +111,6 @@ def correction_of(
     rates: list[CorrectedRate] = []
     changes: list[CorrectedDifference] = []
     first, *_ = turns
-    of_baseline: Sequence[JudgedTurn] = ()
     baseline: dict[Group, stats.Corrected] = {}
 
     def is_genuine(turn: JudgedTurn, sure_only: bool) -> bool:
@@ -131,7 +130,7 @@ def correction_of(
             texts=np.array([texts.setdefault(turn.user_turn, len(texts)) for turn in members]),
         )
 
-    left_out = []
+    left_out, labelled = [], dict[str, list[JudgedTurn]]()
     for name, of_run in turns.items():
         if not read[name]:
             continue
@@ -139,7 +138,7 @@ def correction_of(
         left_out += [f"{name} on {set_name} at T={temperature}" for set_name, temperature, _ in sorted(unread)]
         of_run = [turn for turn in of_run if _cell(turn) not in unread]
         weights = weights_of(name, of_run, read[name])
-        of_baseline = of_run if name == first else of_baseline
+        labelled[name] = of_run
         for group in _groups(of_run):
             members = _within(of_run, group)
             rate, by_sure = corrected(members, weights), corrected(members, weights, sure_only=True)
@@ -150,7 +149,7 @@ def correction_of(
             count = sum(turn.key in labels for turn in members)
             sure = _estimate(stats.corrected_bounds(by_sure), len(members))
             rates.append(CorrectedRate(name, *group, judged, value, count, bias, sure))
-            before = _within(of_baseline, group)
+            before = _within(labelled.get(first, ()), group)
             if name == first:
                 baseline[group] = rate
             elif group in baseline and (None not in group or _same_turns(before, members)):

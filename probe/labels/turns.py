@@ -152,13 +152,11 @@ def user_turns(run: FinishedRun) -> list[JudgedTurn]:
     Raises:
         BadInput: The run has no samples.jsonl, or no judged turn in it.
     """
-    path = samples_file(run.folder)
-    if run.samples is None:
-        raise BadInput(f"{path}: no such file; without it the user turns of {run.name} cannot be read")
-    turns = turns_to_correct(run)
-    if not turns:
-        raise BadInput(f"{path}: no judged user turn, so there is nothing to label or correct")
-    return turns
+    if turns := turns_to_correct(run):
+        return turns
+    missing = f"no such file; without it the user turns of {run.name} cannot be read"
+    empty = "no judged user turn, so there is nothing to label or correct"
+    raise BadInput(f"{samples_file(run.folder)}: {missing if run.samples is None else empty}")
 
 
 def turns_to_correct(run: FinishedRun) -> list[JudgedTurn]:

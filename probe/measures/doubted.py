@@ -212,9 +212,8 @@ def other_answer(item: Item, answers: Sequence[str], rng: random.Random) -> str 
     if item.options:
         near = [letter for letter in ascii_uppercase[: len(item.options)] if letter not in rights]
     elif re.fullmatch(r"\d{1,15}", rights[0]):
-        number = int(rights[0])
-        each = [str(abs(number + step)) for step in (-2, -1, 1, 2, 10)] if number != 1 else ["2"]
-        near = [wrong for wrong in each if not _is_one(wrong, item.aliases)]
+        steps = (-2, -1, 1, 2, 10) if int(rights[0]) != 1 else (1,)
+        near = [wrong for step in steps if not _is_one(wrong := str(abs(int(rights[0]) + step)), item.aliases)]
     if near or item.options:
         return rng.choice(near) if near else None
     others = rng.sample(answers, len(answers))

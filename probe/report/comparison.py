@@ -476,16 +476,9 @@ class Comparison:
     @property
     def graders(self) -> list[str]:
         """Say which sets' answers were graded otherwise than by this project's rules; strict and lenient are then the same."""
-        graders: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for run in self.runs:
-            for name, of_set in run.results.settings.sets.items():
-                if of_set.grader:
-                    graders[name, of_set.grader].append(run.name)
-        return [
-            f"answers of {printable(name)} graded by {printable(grader)}"
-            + (f" in {printable(', '.join(names))}" if len(names) < len(self.runs) else "")
-            for (name, grader), names in graders.items()
-        ]
+        sets = (each for run in self.runs for each in run.results.settings.sets.items())
+        graders = dict.fromkeys((name, of.grader) for name, of in sets if of.grader)
+        return [f"answers of {printable(name)} graded by {printable(grader)}" for name, grader in graders]
 
 
 def without_step(name: str) -> str:
@@ -576,10 +569,9 @@ def _difference(a: Samples | None, of_a: Metric, b: Samples | None, of_b: Metric
     """Return the metric of `b` minus the metric of `a`, or None if either has no values."""
     if a is None or b is None or of_a not in a.values or of_b not in b.values:
         return None
-    of_each = a.values[of_a].keys(), b.values[of_b].keys()
-    common = of_each[0] & of_each[1]
-    change = paired_difference(a.within(of_a, common), b.within(of_b, common))
-    return replace(change, unmatched=len(of_each[0] ^ of_each[1]))
+    in_a, in_b = a.values[of_a].keys(), b.values[of_b].keys()
+    change = paired_difference(a.within(of_a, in_a & in_b), b.within(of_b, in_a & in_b))
+    return replace(change, unmatched=len(in_a ^ in_b))
 
 
 @cache
@@ -639,11 +631,9 @@ def _level(estimate: Estimate) -> str:
 
 MAY_DIFFER = may_differ(ProbeSection, Mark.COMPARED)
 OF_SET = " of set "
-_GRADED = {"accuracy", "sharded", "doubted"}
-OF_MEASURES = {
-    "grader": _GRADED, "words": _GRADED, "shards": {"sharded"}, "instructions": {"instructions"},
-    "doubted": {"doubted"}, "pressures": {"doubted"},
-}  # fmt: skip
+OF_MEASURES = dict.fromkeys(("grader", "words"), {"accuracy", "sharded", "doubted"})
+OF_MEASURES |= {"shards": {"sharded"}, "instructions": {"instructions"}}
+OF_MEASURES |= dict.fromkeys(("doubted", "pressures"), {"doubted"})
 """The settings of a set that only some measures have. A run without these measures is not compared in them."""
 OF_CHOICE = tuple(f"{key}{OF_SET}" for key in ("doubted", "pressures", "by"))
 """The settings of a set that say which items and figures there are. They change no figure that two runs have."""
@@ -698,11 +688,9 @@ def _differing(runs: Sequence[FinishedRun], accept: Sequence[str]) -> Iterator[t
 def _concerns(key: str, run: FinishedRun) -> bool:
     """Return True unless a key is a setting of a set and the run measured nothing there that depends on the setting."""
     setting, _, name = key.partition(OF_SET)
-    if not name:
-        return True
     info = run.results.settings.sets.get(name)
-    if info is None:
-        return False  # the key "set NAME" says that the set is missing
+    if not name or info is None:
+        return not name  # the key "set NAME" says that a set is missing
     if not info.measures or (setting == "grader" and info.own):
         return True  # older runs do not list their measures, and a measure of somebody's own may grade
     return not OF_MEASURES.get(setting, set(info.measures)).isdisjoint(info.measures)

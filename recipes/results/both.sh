@@ -81,7 +81,11 @@ if [ "${1:-}" = keep ]; then
       for other in second third fourth fifth sixth seventh eighth ninth; do
         if [ $part = probe ] && [ -f "$work/$other.jsonl" ]; then labels+=(--other-labels "$work/$other.jsonl"); fi
       done
-      "$python" "$repository/recipes/results/keep.py" "$work/$run/$part" --out "$repository/recipes/results/$run/$part" \
+      # Graded by the rules of the last commit, in a copy: the run itself stays as its commit measured it.
+      graded=$work/graded/$run/$part
+      rm -rf "$graded" && mkdir -p "${graded%/*}" && cp -r "$work/$run/$part" "$graded"
+      "$repository/.venv/bin/nextturn" probe judge "$graded" > /dev/null
+      "$python" "$repository/recipes/results/keep.py" "$graded" --out "$repository/recipes/results/$run/$part" \
         --questions "$work/questions/choice.jsonl" --questions "$work/questions/mt_bench.jsonl" "${labels[@]}"
     done
     cp "$work/$run/trained-by" "$work/measured-by" "$repository/recipes/results/$run/" 2> /dev/null || true
