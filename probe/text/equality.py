@@ -74,7 +74,7 @@ _REWRITTEN = [(re.compile(pattern), to) for pattern, to in (
 _SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\d{4,},")
 # A unit is a word set apart: in "3x", "2i", "3 n" and "2abc" the letters are part of the answer.
 _KNOWN = "(?:feet|foot|inch|mile|hour|week|year|yard|day|min|sec|hr|lb|gal|deg|mol|cup|ton)s?"
-_WORD = rf"(?!(?:{FUNCTIONS}|mod|and|or)\b)(?:(?<= )[A-Za-z]{{3,}}|[A-Za-z]{{5,}}|{_KNOWN}|[ck]?m/[a-z]+|[ckm]m|[km]g|[mc]l|lb|oz|ft|in|yd|mi|hr|sq|cu|[ap]\.?m\b|(?<= )[msghL]\b)\.?"
+_WORD = rf"(?!(?:{FUNCTIONS}|mod|and|or)(?<!min|sec)\b)(?:(?<= )[A-Za-z]{{3,}}|[A-Za-z]{{5,}}|{_KNOWN}|[ck]?m/[a-z]+|[ckm]m|[km]g|[mc]l|lb|oz|ft|in|yd|mi|hr|sq|cu|[ap]\.?m\b|(?<= )[msghL]\b)\.?"
 _UNIT = re.compile(rf"(?:(?<=\S)\s*{TEXT}([^{{}}]*)\}}|(?<=[\d}})]) ?({_WORD}(?: [A-Za-z./]+)*+))\s*(?:\^\s*\{{?(\d)\}}?)?$")  # fmt: skip
 WRAPPED = re.compile(rf"{TEXT}([^{{}}]*)\}}")
 # What abbreviations stand for, without the ending of a plural; other abbreviations have the consonants of their word.

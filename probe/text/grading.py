@@ -97,9 +97,9 @@ def reference_answer(text: str) -> str | None:
 # --- The reply without what is no part of it
 
 _END = 600  # characters of a text's end, in which a last question stands
-# What begins another question or another turn of a conversation in a reply. Neither a step's number nor a count of steps is an answer
-# before it.
+# What begins another question or another turn of a conversation in a reply.
 _RUN_ON = re.compile(r"(?im)^[ \t#*>_]*+(?:(?:next |new )?(?:question|problem|exercise|q)( \d+)?|user|human|assistant|instruction)[*_ ]*+:")  # fmt: skip
+# Numbers that are no answer before it, and marks that show one there.
 _STEPS = re.compile(r"(?im)[#* ]*\b(?:step|part)s? ?\d+|\b\d+ (?:\w+ )?(?:step|part|way)s\b|^\W*\d+[.)]\s")
 _MARK = re.compile(r"(?i)####|\\f?box|\banswers?\W{0,4}(?:is|are|:|=)|\bis the answer\b")
 _QUESTION_MARKS = str.maketrans({"？": "? ", "؟": "? "})
@@ -130,12 +130,11 @@ _SPAN = re.compile(r"(?s)\$\$([^$]+)\$\$|\\\[((?:(?!\\\[).)+?)\\\]|\\\(((?:(?!\\
                    r"|(\\begin\{(\w+)\}(?:(?!\\begin).)*?\\end\{\6\}|\\(?:text|textbf|mathrm|mbox)\{[^{}]*\})")  # fmt: skip
 _LETTER = r"[^\W\d_Α-ω²³¹¼-¾⁰-₟⅐-ⅿ]"
 # The dash of "Total - 12", where no verb asks for a minus; and a word of two letters in any language, but no unit and no function.
-_DASH = r"(?<!are|was|get)(?<!gives|quals)[*`]* [-–](?= \d)"
-_SHORT = (
-    rf"(?<![\\\w])(?!(?:{FUNCTIONS}|lg|tg|pi|or|ft|lb|oz|hr|yd|mi|[ckm]m|[km]g|ml)\b)[a-zß-ÿ]{{2}}(?= [-*$\\(]*[\d\0])"
-)
-_BETWEEN = re.compile(rf"(?<![\\A-Za-z])(?!(?:{FUNCTIONS}|{FACTORS}|and|or)\b){_LETTER}{{3,}}['’]?(?:{_DASH})?|\n[ \t]*(?:[-–*•][ \t]+)?|[.!?;:](?=[\s*\"')]|$)|—"
-                      rf"|\b(?i:so|is|it|to|we|by|of|an|as|be|at|on|in|if|my|us|do|no)\b|\b[aAI]\b(?= [\w\0\\])|{_SHORT}|(?![A-Za-z]){_LETTER}+")  # fmt: skip
+_DASH = r"(?<!are|was|get)(?<!gives|quals)[*`]* [-–](?= \$?\d)"
+_NO_WORD = rf"(?:{FUNCTIONS}|lg|tg|pi|or|ft|lb|oz|hr|yd|mi|[ckm]m|[km]g|ml)\b"
+_SHORT = rf"(?<![\\\w])(?!{_NO_WORD})[a-zß-ÿ]{{2}}(?= [-*$\\(]*[\d\0])"
+_BETWEEN = re.compile(rf"(?<![\\A-Za-z])(?!(?:{FUNCTIONS}|{FACTORS}|and|or)\b){_LETTER}{{3,}}(?:['’](?:s\b)?)?(?:{_DASH})?|\n[ \t]*(?:[-–*•][ \t]+)?|[.!?;:](?=[\s*\"')]|$)|—"
+                      rf"|\b(?i:so|is|it|to|we|by|of|an|as|be|at|on|in|if|my|us|do|no)\b(?:['’](?:s|re)\b)?|\b[aAI]\b(?= [\w\0\\])|{_SHORT}|(?![A-Za-z]){_LETTER}+")  # fmt: skip
 _LOOSE = " ,:;.!?*`^+=/×-"
 _STATED = re.compile(r"\banswers?\W{0,4}(?:is|are|:|=)[\s:*]*+", re.IGNORECASE)
 _DENIED = re.compile(r"(?i)(?:\b(?:not|never|rather than|instead of)|n['’ ]t)(?:\s(?:be|equal|to|the|an?|simply|really|actually)\b){0,2}"
@@ -178,11 +177,8 @@ def _expressions(text: str, formula: bool) -> Iterator[str | None]:
             whole = _FURNITURE.sub("", held).strip()
             digits = any(map(str.isnumeric, whole)) and (not formula or not spans)
             maths = formula and ("\0" in bare or re.search(r"[\\=+*/^(√π∞].*\w|\w.*[=+*/^)-]", whole[:_END]))
-            yield (
-                _right_side(whole if formula else re.split(r"\\approx|≈", whole)[-1])
-                if (digits or maths) and "\1" not in piece
-                else None
-            )
+            told = (digits or maths) and "\1" not in piece
+            yield _right_side(whole if formula else re.split(r"\\approx|≈", whole)[-1]) if told else None
 
 
 def _right_side(whole: str) -> str | None:
@@ -332,9 +328,8 @@ _LABELLED = re.compile(rf"\(?([A-Za-z])(?:\)[.:]?|[.:])(?!{_SECOND.pattern})\s*(
 _BARE = re.compile(r"\(?([A-Za-z])\)?[.:]?")
 # "(B)" with no name before it, as in P(B); or a letter that is no part of a word, a formula or an abbreviation. After "a" comes
 # an end, a stop, or a reason, so that "A proton" is no A.
-_EAST = (
-    r"\u3000-\u9fff\uac00-\ud7a3\uff01-\uff20"  # Chinese, Japanese, Korean: letters are set into these without a space
-)
+# Chinese, Japanese and Korean, which put letters between their words without a space
+_EAST = r"\u3000-\u9fff\uac00-\ud7a3\uff01-\uff20"
 _WORDS = rf"[^\W{_EAST}]"
 _ALONE = re.compile(rf"(?m)(?<!{_WORDS})(?<!\\)\(([A-Za-z])\)(?!{_WORDS})|(?<!{_WORDS})" r"(?<![.\\^{($'’=+/<>-])(?<![=+/<>] )(?:"
                     rf"([B-HJ-Zb-hj-z])(?!{_WORDS}|" r"['’^{}$=+/<>(-]|\.\w|\s*[=+/<>^×·])"
@@ -355,9 +350,8 @@ def _letters(text: str, options: Sequence[str]) -> Iterator[tuple[int, int, str]
         before, after = text[max(0, match.start() - 60) : match.start()], text[match.end() : match.end() + 60]
         rank = 3 if _MARKS.search(before) else 2 if _CALLS.search(before) or _RIGHT.match(after) else 1
         known = _known(letter, options) if rank > 2 or match[1] or letter.isupper() else None
-        plain = not (
-            _NEGATED.search(before) or _PASSED.search(before) or _SECOND.match(after) or _BEFORE.search(before)
-        )
+        refused = _NEGATED.search(before) or _PASSED.search(before)
+        plain = not (refused or _SECOND.match(after) or _BEFORE.search(before))
         if known and plain and not (rank == 1 and (before.endswith("\1") or letter.islower())):
             yield rank, match.start(), known
 
