@@ -100,7 +100,9 @@ _END = 600  # characters of a text's end, in which a last question stands
 # What begins another question or another turn of a conversation in a reply.
 _RUN_ON = re.compile(r"(?im)^[ \t#*>_]*+(?:(?:next |new )?(?:question|problem|exercise|q)( \d+)?|user|human|assistant|instruction)[*_ ]*+:")  # fmt: skip
 # Numbers that are no answer before it, and marks that show one there.
-_STEPS = re.compile(r"(?im)[#* ]*\b(?:step|part)s? ?\d+|\b\d+ (?:\w+ )?(?:step|part|way)s\b|^\W*\d+[.)]\s")
+_STEPS = re.compile(
+    r"(?im)(?<![#* ])[#* ]*+\b(?:step|part)s? ?\d+|\b\d+ (?:\w+ )?(?:step|part|way)s\b|^[ \t*>]*+\d+[.)] "
+)
 _MARK = re.compile(r"(?i)####|\\f?box|\banswers?\W{0,4}(?:is|are|:|=)|\bis the answer\b")
 _QUESTION_MARKS = str.maketrans({"？": "? ", "؟": "? "})
 
@@ -112,12 +114,14 @@ def _said(text: str) -> str:
     nothing follows it: then the reply asks. Before a question with a box behind it only a marked answer counts.
     """
     said = (after_thinking(text) or "").translate(_QUESTION_MARKS)
+    start, marked, counted = 0, False, False
     for label in _RUN_ON.finditer(said):
         before, after = said[: label.start()], said[label.end() :].strip()
         asked = after.endswith("?") and len(rough_sentences(after[:_END])) == 1
-        bare = _STEPS.sub("", before)
+        bare, start = _STEPS.sub("", said[start : label.start()]), label.end()
+        marked, counted = marked or bool(_MARK.search(bare)), counted or bool(re.search(r"\d", bare))
         # "Question 2:" may be a part of this reply.
-        answered = _MARK.search(bare) or (not label[1] and "\\box" not in after and re.search(r"\d", bare))
+        answered = marked or (counted and not label[1] and "\\box" not in after)
         if before.strip() and not asked and (answered or not re.search(r"(?i)\d|box|answer", after)):
             return before
     return said
