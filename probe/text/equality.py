@@ -62,18 +62,25 @@ _REWRITTEN = [(re.compile(pattern), to) for pattern, to in (
     (r",\\!\s*(?=\d{3}(?!\d))|\\!|(?<=\d)(?:\\[, ]|\{,\}|~)(?=\d{3}(?!\d))", ""),
     (r"^([+-]?\d{1,3})((?: \d{3})+)(?=$|\.\d|\s*[^\d\s/.,;])", lambda found: found[1] + found[2].replace(" ", "")),
     (r"^([+-]? ?\d*)\\[dt]?frac ?(?:\{(\d+)\} ?\{(\d+)\}|(\d) ?(\d))(?=$|\s*\\?%|\s*\\text)", r"\1 \2\4/\3\5"),
+    (r"^([+-]?)(\d+)\.(\d{0,9})\\overline ?\{(\d{1,9})\}$", lambda found: f"{found[1]}{int(found[2] + found[3] + found[4]) - int(found[2] + found[3])}"
+     f"/{(10 ** len(found[4]) - 1) * 10 ** len(found[3])}"),
     (r"^\\begin\{([pbv]?matrix)\}([^&]*)\\end\{\1\}$", lambda found: f"({found[2].replace(chr(92) * 2, ',')})"),
     (r"(?<!\\)\\[,;: ]|~", " "),
-    (r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)\s*([CF]?)$", r"\\text{degrees\1}"),
+    (r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)\s*([CF]?)$", r"\\text{degrees \1}"),
     (rf"\s*(?:{TEXT}\s*)?(?:\bper ?cent(?:age)?|\bpct|\\?%)\s*\}}?$", "%"),
     (rf"(?<=[\d}})])[\s-]*({TEXT}\s*)?\b({FACTORS})\b(\s*\}})?", lambda found: _FACTORS[found[2]] + (found[1] if found[1] and not found[3] else "")),
     (r"(?<=\d) ?(?:\\times|\\cdot|\*) ?10 ?\^ ?(?:\{([+-]?\d{1,3})\}|(\d)(?!\d))", r"e\1\2"))]  # fmt: skip
 # The comma of a pair, an interval or a list stands between numbers and not in one.
 _SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\d{4,},")
-# A unit is a word set apart: in "3x", "2i" and "3 n" the letter is part of the answer.
-_WORD = rf"(?!(?:{FUNCTIONS}|mod|and|or)\b)(?:[A-Za-z]{{3,}}|[ck]?m/[a-z]+|[ckm]m|[km]g|[mc]l|lb|oz|ft|in|yd|mi|hr|sq|cu|[ap]\.?m\b|(?<= )[msghL]\b)\.?"
+# A unit is a word set apart: in "3x", "2i", "3 n" and "2abc" the letters are part of the answer.
+_KNOWN = "(?:feet|foot|inch|mile|hour|week|year|yard|day|min|sec|hr|lb|gal|deg|mol|cup|ton)s?"
+_WORD = rf"(?!(?:{FUNCTIONS}|mod|and|or)(?<!min|sec)\b)(?:(?<= )[A-Za-z]{{3,}}|[A-Za-z]{{5,}}|{_KNOWN}|[ck]?m/[a-z]+|[ckm]m|[km]g|[mc]l|lb|oz|ft|in|yd|mi|hr|sq|cu|[ap]\.?m\b|(?<= )[msghL]\b)\.?"
 _UNIT = re.compile(rf"(?:(?<=\S)\s*{TEXT}([^{{}}]*)\}}|(?<=[\d}})]) ?({_WORD}(?: [A-Za-z./]+)*+))\s*(?:\^\s*\{{?(\d)\}}?)?$")  # fmt: skip
 WRAPPED = re.compile(rf"{TEXT}([^{{}}]*)\}}")
+# What abbreviations stand for, without the ending of a plural; other abbreviations have the consonants of their word.
+_NAMES = {"m": "meter", "g": "gram", "l": "liter", "s": "second", "sec": "second", "min": "minut", "h": "hour", "in": "inch", "ft": "foot", "feet": "foot", "mi": "mil",
+          "lb": "pound", "oz": "ounc", "mph": "mil per hour", "kph": "kilometer per hour", "deg": "degre", "gal": "gallon", "c": "celsiu", "f": "fahrenheit"}  # fmt: skip
+_NAMES |= {short + unit: long + _NAMES[unit] for short, long in (("k", "kilo"), ("c", "centi"), ("m", "milli")) for unit in "mgl"}  # fmt: skip
 _BASED = re.compile(rf"(\d[\dA-F]*) ?_\s*\{{?\s*(?:{TEXT})?\s*(\w+)[\s}}]*")
 _NUMBER = re.compile(r"([+-]?) ?(?:(\d+) +(?=\d+/\d))?(\d+\.?\d*|\.\d+)(?:/(\d+))?(?:e([+-]?\d{1,3}))?")
 
@@ -97,7 +104,10 @@ def _apart(answer: str) -> tuple[str, str]:
     else:
         value, name = plain[: unit.start()].strip(), (unit[1] or unit[2]).casefold()
         power = unit[3] or {"sq": "2", "cu": "3"}.get(name.strip()[:2], "1")
-        name = re.sub(r"\b(?:squares?|sq|cubic|cu)\b|[^a-z]", "", name) + power
+        name = re.sub(r"tre(?=s?\b)", "ter", name.replace("/", " per "))
+        name = re.sub(r"\b(?:squared?|squares|sq|cubic|cu)\b|[^\w ]", "", name)
+        words = (re.sub(r"(?<=\w\w)(?:e?(?<!s)s|e)$", "", word) for word in name.split())
+        name = f"{name}^{power}" if (name := " ".join(_NAMES.get(word, word) for word in words)) else ""
     return value if (number := _as_number(value)) is None else str(number), name
 
 
@@ -107,7 +117,7 @@ def _pairs(given: str, reference: str) -> list[tuple[str, str]]:
         return [("", "")] if given == reference and given.strip() else []
     (value, unit), (wanted, wanted_unit) = _apart(given), _apart(reference)
     both = unit and wanted_unit
-    if not value or not wanted or (both and not (_shortens(unit, wanted_unit) or _shortens(wanted_unit, unit))):
+    if not value or not wanted or (both and not _same_unit(unit, wanted_unit)):
         return []
     if "%" in (unit, wanted_unit) and not both:
         share = (f"({value})/100", wanted) if unit else (value, f"({wanted})/100")
@@ -115,10 +125,13 @@ def _pairs(given: str, reference: str) -> list[tuple[str, str]]:
     return [(value, wanted)]
 
 
-def _shortens(unit: str, longer: str) -> bool:
-    """Return True if a unit is an abbreviation or the singular of another: its letters come there in order."""
-    letters = iter(longer)
-    return unit[0] == longer[0] and unit[-1] == longer[-1] and all(letter in letters for letter in unit)
+def _same_unit(unit: str, other: str) -> bool:
+    """Return True if two units are equal, except for words behind one of them ("eggs a day"), or one abbreviates the other."""
+    (short, _, power), (long, _, other_power) = (each.partition("^") for each in sorted((unit, other), key=len))
+    letters = iter(long)
+    abbreviated = short[0] == long[0] and (len(short) == 1 or not re.search("[aeiou]", short))
+    same = short == long or long.startswith(short + " ") or (abbreviated and all(letter in letters for letter in short))
+    return same and power == other_power
 
 
 def _at_sight(given: str, reference: str) -> bool | None:

@@ -20,10 +20,11 @@ from nextturn.probe.data.messages import after_thinking
 from nextturn.probe.text.equality import FACTORS, FUNCTIONS, TEXT, WRAPPED, same_answer, same_at_sight
 from nextturn.probe.text.words import rough_sentences, without_closing_questions
 
-VERSION = 5
+VERSION = 6
 """How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer.
 3: a formula without a mark is read, too. 4: also at the end of a sentence without signs of mathematics around it. 5: whole
-expressions, several boxes, units, per cent and factors are compared, words of all scripts, no invented question."""
+expressions, several boxes, units, per cent and factors are compared, words of all scripts, no invented question. 6: no number
+after "not", numbers after short words of other languages, letters and questions in scripts without spaces, names of units."""
 
 Outcome = Literal["answered", "asked", "truncated", "no_answer"]
 
@@ -98,20 +99,29 @@ def reference_answer(text: str) -> str | None:
 _END = 600  # characters of a text's end, in which a last question stands
 # What begins another question or another turn of a conversation in a reply.
 _RUN_ON = re.compile(r"(?im)^[ \t#*>_]*+(?:(?:next |new )?(?:question|problem|exercise|q)( \d+)?|user|human|assistant|instruction)[*_ ]*+:")  # fmt: skip
+# Numbers that are no answer before it, and marks that show one there.
+_STEPS = re.compile(
+    r"(?im)(?<![#* ])[#* ]*+\b(?:step|part)s? ?\d+|\b\d+ (?:\w+ )?(?:step|part|way)s\b|^[ \t*>]*+\d+[.)] "
+)
+_MARK = re.compile(r"(?i)####|\\f?box|\banswers?\W{0,4}(?:is|are|:|=)|\bis the answer\b")
+_QUESTION_MARKS = str.maketrans({"？": "? ", "؟": "? "})
 
 
 def _said(text: str) -> str:
     """Return what a reply says after its thinking, and before it goes on with a question of its own; "" if it thinks only.
 
     The question is not cut off where the part before has no answer, as in a reply that repeats its question first, and not if
-    nothing follows it: then the reply asks.
+    nothing follows it: then the reply asks. Before a question with a box behind it only a marked answer counts.
     """
-    said = after_thinking(text) or ""
+    said = (after_thinking(text) or "").translate(_QUESTION_MARKS)
+    start, marked, counted = 0, False, False
     for label in _RUN_ON.finditer(said):
         before, after = said[: label.start()], said[label.end() :].strip()
         asked = after.endswith("?") and len(rough_sentences(after[:_END])) == 1
+        bare, start = _STEPS.sub("", said[start : label.start()]), label.end()
+        marked, counted = marked or bool(_MARK.search(bare)), counted or bool(re.search(r"\d", bare))
         # "Question 2:" may be a part of this reply.
-        answered = re.search(r"(?i)####|box|answer" if label[1] else r"(?i)\d|box|answer", before)
+        answered = marked or (counted and not label[1] and "\\box" not in after)
         if before.strip() and not asked and (answered or not re.search(r"(?i)\d|box|answer", after)):
             return before
     return said
@@ -123,10 +133,18 @@ def _said(text: str) -> str:
 _SPAN = re.compile(r"(?s)\$\$([^$]+)\$\$|\\\[((?:(?!\\\[).)+?)\\\]|\\\(((?:(?!\\\().)+?)\\\)|(?<!\\)\$(?! )([^$\n]*[^$\s\\])\$(?!\d)"
                    r"|(\\begin\{(\w+)\}(?:(?!\\begin).)*?\\end\{\6\}|\\(?:text|textbf|mathrm|mbox)\{[^{}]*\})")  # fmt: skip
 _LETTER = r"[^\W\d_Α-ω²³¹¼-¾⁰-₟⅐-ⅿ]"
-_BETWEEN = re.compile(rf"(?<![\\A-Za-z])(?!(?:{FUNCTIONS}|{FACTORS}|and|or)\b){_LETTER}{{3,}}['’]?|\n[ \t]*(?:[-*•][ \t]+)?|[.!?;:](?=[\s*\"')]|$)|—"
-                      rf"|\b(?i:so|is|it|to|we|by|of|an|as|be|at|on|in|if|my|us|do|no)\b|\b[aAI]\b(?= [\w\0\\])|(?![A-Za-z]){_LETTER}+")  # fmt: skip
+# The dash of "Total - 12", where no verb asks for a minus; and a word of two letters in any language, but no unit and no function.
+_DASH = r"(?<!are|was|get)(?<!gives|quals)[*`]* [-–](?= \$?\d)"
+_NO_WORD = rf"(?:{FUNCTIONS}|lg|tg|pi|or|ft|lb|oz|hr|yd|mi|[ckm]m|[km]g|ml)\b"
+_SHORT = rf"(?<![\\\w])(?!{_NO_WORD})[a-zß-ÿ]{{2}}(?= [-*$\\(]*[\d\0])"
+_BETWEEN = re.compile(rf"(?<![\\A-Za-z])(?!(?:{FUNCTIONS}|{FACTORS}|and|or)\b){_LETTER}{{3,}}(?:['’](?:s\b)?)?(?:{_DASH})?|\n[ \t]*(?:[-–*•][ \t]+)?|[.!?;:](?=[\s*\"')]|$)|—"
+                      rf"|\b(?i:so|is|it|to|we|by|of|an|as|be|at|on|in|if|my|us|do|no)\b(?:['’](?:s|re)\b)?|\b[aAI]\b(?= [\w\0\\])|{_SHORT}|(?![A-Za-z]){_LETTER}+")  # fmt: skip
 _LOOSE = " ,:;.!?*`^+=/×-"
 _STATED = re.compile(r"\banswers?\W{0,4}(?:is|are|:|=)[\s:*]*+", re.IGNORECASE)
+_DENIED = re.compile(r"(?i)(?:\b(?:not|never|rather than|instead of)|n['’ ]t)(?:\s(?:be|equal|to|the|an?|simply|really|actually)\b){0,2}"
+                     r"[\s(*]*(?=[-–−\d.\\$\0])")  # fmt: skip
+# What is said again, or computed, in brackets behind a number with its unit: "150 minutes (2.5 hours)".
+_ASIDE = re.compile(r"(\d[$%]?(?: [A-Za-z]+){1,3}) \((?=[^()\n]*[A-Za-z=+*/×])[^()\n]*\)")
 _FURNITURE = re.compile(r"\\(?:begin|end)\{(?:align|gather|split|eqn|equation|multline)\w*\*?\}|&(?= *=)|\\?\$")
 _NAME = re.compile(r"\s*[A-Za-z]\w?'*(?:_\{?\w+\}?)?(?:\([^()=]*\))?\s*|[^A-Za-z]*")
 
@@ -141,19 +159,20 @@ def lenient_answer(text: str, truncated: bool = False, formula: bool = False) ->
     """
     if (marked := strict_answer(text)) is not None:
         return marked
-    said = re.sub(r"\b(?:minus|negative) (?=[\d$\\])", "-", _said(text).replace("\0", " "))
+    said = re.sub(r"\b(?:minus|negative) (?=[\d$\\])", "-", re.sub("[\0\1]", " ", _said(text)))
     for stated in reversed(list(_STATED.finditer(said))):
         content = said[stated.end() : stated.end() + _END]
+        content = re.sub(r"^[-–•] ", "", content) if "\n" in stated[0] else content
         if found := next(_expressions(content, formula)):
             return found
-    told = [] if truncated else list(_expressions("\n" + without_closing_questions(said), formula))
+    told = [] if truncated else list(_expressions("\n" + _ASIDE.sub(r"\1", without_closing_questions(said)), formula))
     return next(filter(None, reversed(told)), None)
 
 
 def _expressions(text: str, formula: bool) -> Iterator[str | None]:
     """Yield what stands between the words of a text: an expression, or None for what is none."""
     spans = [next(filter(None, found.groups())) for found in _SPAN.finditer(text)]
-    for part in _BETWEEN.split(_SPAN.sub("\0", text)):
+    for part in _BETWEEN.split(_DENIED.sub("\\g<0>\1", _SPAN.sub("\0", text))):
         own, spans = spans[: part.count("\0")], spans[part.count("\0") :]
         for piece in [part] if formula or own else part.split(", "):
             bare = re.split(r"(?<=[\d%\0]) \(", " ".join(piece.split()))[0].lstrip(" ,:*`").rstrip(_LOOSE)
@@ -162,7 +181,8 @@ def _expressions(text: str, formula: bool) -> Iterator[str | None]:
             whole = _FURNITURE.sub("", held).strip()
             digits = any(map(str.isnumeric, whole)) and (not formula or not spans)
             maths = formula and ("\0" in bare or re.search(r"[\\=+*/^(√π∞].*\w|\w.*[=+*/^)-]", whole[:_END]))
-            yield _right_side(whole if formula else re.split(r"\\approx|≈", whole)[-1]) if digits or maths else None
+            told = (digits or maths) and "\1" not in piece
+            yield _right_side(whole if formula else re.split(r"\\approx|≈", whole)[-1]) if told else None
 
 
 def _right_side(whole: str) -> str | None:
@@ -278,7 +298,8 @@ def asks(text: str) -> bool:
 
 def closes_asking(text: str) -> bool:
     """Return True if the last sentence is a question, or the one before it and the last has no boxed answer."""
-    last = rough_sentences(text[-_END:])[-2:] if "?" in text[-_END:] else [""]
+    text = text[-_END:].translate(_QUESTION_MARKS)
+    last = rough_sentences(text)[-2:] if "?" in text else [""]
     return last[-1].endswith("?") or (last[0].endswith("?") and not boxed(last[1]))
 
 
@@ -311,10 +332,16 @@ _LABELLED = re.compile(rf"\(?([A-Za-z])(?:\)[.:]?|[.:])(?!{_SECOND.pattern})\s*(
 _BARE = re.compile(r"\(?([A-Za-z])\)?[.:]?")
 # "(B)" with no name before it, as in P(B); or a letter that is no part of a word, a formula or an abbreviation. After "a" comes
 # an end, a stop, or a reason, so that "A proton" is no A.
-_ALONE = re.compile(r"(?m)(?<![\w\\])\(([A-Za-z])\)(?!\w)|(?<![\w.\\^{($'’=+/<>-])(?<![=+/<>] )(?:([B-HJ-Zb-hj-z])(?![\w'’^{}$=+/<>(-]|\.\w|\s*[=+/<>^×·])"
-                    r"|([Aa])(?![\w'’])(?=[*_$}]*(?:[ \t]*$|[.,;:)\]!](?!\w)|\s+[-–—]\s|\s+(?:is|because|since|as)\b)))")  # fmt: skip
-_MARKS = re.compile(r"answer\W*:\W*(?:(?:option|choice)\W+)?$", re.IGNORECASE)
-_CALLS = re.compile(r"(?i)(?:answer|option|choice) +(?:is|(?:must|would|should|has to) be)\b\W*(?:(?:option|choice) )?$")  # fmt: skip
+# Chinese, Japanese and Korean, which put letters between their words without a space
+_EAST = r"\u3000-\u9fff\uac00-\ud7a3\uff01-\uff20"
+_WORDS = rf"[^\W{_EAST}]"
+_ALONE = re.compile(rf"(?m)(?<!{_WORDS})(?<!\\)\(([A-Za-z])\)(?!{_WORDS})|(?<!{_WORDS})" r"(?<![.\\^{($'’=+/<>-])(?<![=+/<>] )(?:"
+                    rf"([B-HJ-Zb-hj-z])(?!{_WORDS}|" r"['’^{}$=+/<>(-]|\.\w|\s*[=+/<>^×·])"
+                    rf"|([Aa])(?!{_WORDS}|['’])(?=[*_$}}]*(?:[{_EAST}]|" r"[ \t]*$|[.,;:)\]!](?!\w)|\s+[-–—]\s|\s+(?:is|because|since|as)\b)))")  # fmt: skip
+_MARKS = re.compile(r"(?im)(?:answer|(?:correct|right|best|final|chosen|my)\W+(?:option|choice)|^\W*(?:option|choice))\W*:\W*"
+                    r"(?:(?:option|choice)\W+)?$")  # fmt: skip
+_CALLS = re.compile(r"(?i)(?:answer|option|choice) +(?:is|(?:must|would|should|has to) be)\b\W*(?:(?:option|choice) )?$|(?:答案|選擇|选择|選|(?<!不)选|答えは|정답은)[是为為]?\W*$")  # fmt: skip
+_PASSED = re.compile(r"\b(?:rather than|instead of|over)\s+(?:option |choice )?[\s(*$]*$", re.IGNORECASE)
 _RIGHT = re.compile(r"[*_]*\s+is\s+(?:therefore |thus |clearly )?(?:the )?(?:only )?(?:correct|right|best|answer)\b")
 
 
@@ -327,7 +354,8 @@ def _letters(text: str, options: Sequence[str]) -> Iterator[tuple[int, int, str]
         before, after = text[max(0, match.start() - 60) : match.start()], text[match.end() : match.end() + 60]
         rank = 3 if _MARKS.search(before) else 2 if _CALLS.search(before) or _RIGHT.match(after) else 1
         known = _known(letter, options) if rank > 2 or match[1] or letter.isupper() else None
-        plain = not (_NEGATED.search(before) or _SECOND.match(after) or _BEFORE.search(before))
+        refused = _NEGATED.search(before) or _PASSED.search(before)
+        plain = not (refused or _SECOND.match(after) or _BEFORE.search(before))
         if known and plain and not (rank == 1 and (before.endswith("\1") or letter.islower())):
             yield rank, match.start(), known
 

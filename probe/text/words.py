@@ -217,7 +217,7 @@ def _without_aimed(line: str) -> str:
 
 
 _ROUGH_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|(?<=[。！？])|\n+")
-_QUESTION_ENDS = re.compile(r"(?<=[.?!])(?=[\"')\]*]*\s)|(?<=\n)")
+_QUESTION_ENDS = re.compile(r"(?<=[.?!])(?=[\"')\]*]*\s)|(?<=[。！？\n])")
 
 
 def rough_sentences(text: str) -> list[str]:
@@ -226,8 +226,12 @@ def rough_sentences(text: str) -> list[str]:
 
 
 def without_closing_questions(text: str) -> str:
-    """Return a text without the questions that close it."""
+    """Return a text without the questions that close it, also where a smiley follows them."""
     parts = _QUESTION_ENDS.split(text.rstrip() + " ")
-    while parts and parts[-1].strip(" \n*\"')]")[-1:] in ("", "?"):
-        parts.pop()
-    return "".join(parts).rstrip()
+    end = len(parts)
+    for place, part in reversed(list(enumerate(parts))):
+        last = next((char for char in reversed(part) if char.isalnum() or char == "?"), "")
+        if last not in ("", "?"):
+            break
+        end = place if last else end
+    return "".join(parts[:end]).rstrip()

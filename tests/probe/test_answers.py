@@ -89,6 +89,8 @@ def test_a_reference_is_marked_or_one_short_line(text: str, answer: str | None) 
         ("What is the price? Then I can start. It will be quick. I promise.", "no_answer", "truncated"),
         ("How many are left? 24 are left.", "answered", "truncated"),
         ("How many were sold? Each one brings 7 and costs 4 to print.", "asked", "truncated"),
+        ("鉛筆は何本ありますか？", "asked", "truncated"),
+        ("كم قلما معك؟", "asked", "truncated"),
         ("I am sorry, I do not know.", "no_answer", "truncated"),
         ("We add.\n#### Step 3", "answered", "truncated"),
         ("We add.\n#### Multiply the numbers", "no_answer", "truncated"),

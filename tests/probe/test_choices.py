@@ -143,6 +143,7 @@ MARKED = [
     ("Answer: A is right", "A"), ("Answer: option C", "C"), (r"Answer: \text{(B)}", "B"), ("So it is **(B) 8 m/s**", "B"),
     (r"It is $\textbf{B}$.", "B"), ("#### (B) The proton moves left", "B"), ("Answer: B\n\n#### Explanation\nA is wrong.", "B"),
     ("Answer: A\nNo, wait.\nAnswer: C", "C"), (r"Answer: A. Then \boxed{D}", "D"),
+    ("Best option: B\nWhy not D? D is slow.", "B"), ("**Right choice: B**\n\nD is slow.", "B"), ("Choice: B. D would be slow.", "B"),
     (r"\boxed{A} was my first thought. Answer: C", "C"), (r"<think>\boxed{A}?</think> \boxed{B}", "B"),
 ]  # fmt: skip
 UNMARKED = [
@@ -152,6 +153,8 @@ UNMARKED = [
     ("We rule out A and B, so C is correct.", "C"), ("The answer is B. Shall I explain why A is wrong?", "B"),
     ("I would say C. Is it A?", "C"), ("the proton **moves left**, I think: THE  PROTON moves left", "C"),
     ("Not 4 m/s but 8 m/s.", "B"), ("Vitamin C", "D"),
+    ("I take B over D.", "B"), ("Take B rather than option D.", "B"), ("Look at each option:\n\nA. It is slow.\n\nSo I say C.", "C"),
+    ("答案是A。D不对", "A"), ("所以选择C选项", "C"), ("答えはAです。", "A"), ("정답은 D입니다.", "D"), ("应该是(B)。", "B"),
     # Prose, variables, functions, names, and two letters at once are no choice.
     ("A proton moves. A 5 kg mass falls.", None), ("I think I know.", None), ("The field is B = 3 T", None), ("P(A) is large", None),
     ("f(B) = 2, so C^2 = 4", None), ("A's mass", None), ("The answer is A or B.", None), ("C and D are wrong.", None),
