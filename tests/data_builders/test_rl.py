@@ -56,7 +56,6 @@ STATED = {"clause": "how many bags there are", "hidden": ["4"], "problem": "Ther
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"id": ""}, "`id`"),
         ({"id": "a"}, "the id 'a'"),
         ({"kind": 7}, "`kind`.* given 7"),
         ({"prompt": []}, "an empty conversation"),
