@@ -7,7 +7,7 @@
 #   MODEL     Qwen2.5-Coder-0.5B-Instruct: a hub id, or a folder
 #   DATA      a folder with gsm8k/train.jsonl, gsm8k/test.jsonl, math/train.jsonl and mt_bench/mt_bench_questions.jsonl
 #   WORK      a folder outside the repository
-#   labels    WORK/labels.jsonl, and second.jsonl to ninth.jsonl (other readers' of the same turns), are kept with the runs that they label
+#   labels    WORK/labels.jsonl, and second.jsonl to eleventh.jsonl (other readers' of the same turns), are kept with the runs that they label
 #   MEASURE   1: also measure. Runs are comparable only if one commit measures them all; it is written to WORK/measured-by
 set -euo pipefail
 repository=$(cd "$(dirname "$0")/../.." && pwd)
@@ -78,7 +78,7 @@ if [ "${1:-}" = keep ]; then
     for part in probe cut; do
       labels=()
       if [ $part = probe ] && [ -f "$work/labels.jsonl" ]; then labels+=(--labels "$work/labels.jsonl"); fi
-      for other in second third fourth fifth sixth seventh eighth ninth; do
+      for other in second third fourth fifth sixth seventh eighth ninth tenth eleventh; do
         if [ $part = probe ] && [ -f "$work/$other.jsonl" ]; then labels+=(--other-labels "$work/$other.jsonl"); fi
       done
       # Graded by the rules of the last commit, in a copy: the run itself stays as its commit measured it.

@@ -42,25 +42,28 @@ HEAD = ("run", "accuracy (n)", "change", "in pieces", "answers complete", "follo
 # The runs of each table: names of a page, and folders; several trainings of a recipe are "A+B". Then the labels, if not beside them.
 QWEN = {
     name: f"recipes/results/{name}/probe"
-    for name in ("base", "control-0", "P-0", "P_one-0", "P_varied-0", "P_varied-1")
+    for name in ("base", "control-0", "control-1", "P-0", "P-1", "P_one-0", "P_varied-0", "P_varied-1")
 }
-QWEN["P_varied, both"] = f"{QWEN['P_varied-0']}+{QWEN['P_varied-1']}"
+QWEN |= {f"{arm}, both": f"{QWEN[f'{arm}-0']}+{QWEN[f'{arm}-1']}" for arm in ("control", "P", "P_varied")}
 DEMO = {name: f"recipes/gallery/demo/probe/{name}" for name in ("base", "step-39")}
 SMOLLM2 = {name: f"recipes/gallery/smollm2/{name}" for name in ("base", "sft", "grpo")}
 TABLES = {
     "qwen": (QWEN, ""),
-    "sft": ({name: QWEN[name] for name in ("base", "control-0", "P_varied, both")}, ""),
+    "arms": ({name: QWEN[name] for name in ("base", "control, both", "P, both", "P_one-0", "P_varied, both")}, ""),
+    "sft": (
+        {
+            "base": QWEN["base"],
+            "SFT (two trainings)": QWEN["control, both"],
+            "SFT with pieces (two)": QWEN["P_varied, both"],
+        },
+        "",
+    ),
     "demo": (DEMO, "recipes/gallery/demo/labels.jsonl"),
     "smollm2": (SMOLLM2, "recipes/gallery/smollm2/labels.jsonl"),
 }
 # Pairs of runs whose strict labels were read in the same files: table, run, run. Then what may follow these labels.
 PAIRS = (
-    ("qwen", "base", "control-0"),
-    ("qwen", "base", "P-0"),
-    ("qwen", "base", "P_one-0"),
-    ("qwen", "base", "P_varied-0"),
-    ("qwen", "base", "P_varied-1"),
-    ("qwen", "base", "P_varied, both"),
+    *(("qwen", "base", run) for run in QWEN if run != "base"),
     ("qwen", "control-0", "P-0"),
     ("qwen", "P-0", "P_varied-0"),
     ("demo", "base", "step-39"),
@@ -75,10 +78,10 @@ SHOWN = (
     (
         "SFT on own solutions and written conversations",
         "Qwen2.5-Coder-0.5B-Instruct, GSM8K",
-        1,
-        ("qwen", "base", "control-0"),
+        2,
+        ("qwen", "base", "control, both"),
     ),
-    ("the same with problems told in pieces", "the same", 1, ("qwen", "base", "P-0")),
+    ("the same with problems told in pieces", "the same", 2, ("qwen", "base", "P, both")),
     ("pieces with replies in many forms", "the same", 2, ("qwen", "base", "P_varied, both")),
 )
 MOVES = ("follow-up, strict", "`rules`", "grounding", "changed by a cut answer", "names a thing of the answer", "commonest opening")  # fmt: skip

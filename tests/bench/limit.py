@@ -137,7 +137,7 @@ def sft(folder: Path, model: Path, talks: list[list[dict[str, str]]], arguments:
         "probe": {"when": "never", "sets": {"written_pairs": {}}},
         "tracking": {"to": "none"},
         "train": {
-            "per_device_train_batch_size": ROWS_A_STEP, "learning_rate": 1e-4, "max_length": 512, "save_strategy": "no",
+            "per_device_train_batch_size": ROWS_A_STEP, "learning_rate": 1e-4, "max_length": 512, "save_steps": 1000,
             "bf16": arguments.dtype == "bfloat16", "gradient_checkpointing": False, "output_dir": "RUN",
         },
     }  # fmt: skip
