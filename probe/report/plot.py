@@ -180,7 +180,7 @@ def draw_tradeoff(comparison: Comparison, y: str = "followup") -> bytes | None:
         for order, name in enumerate(dict.fromkeys(name for panel in panels for name in panel.points if name)):
             filling = {"linestyle": "--", "markerfacecolor": "white"} if order else {}
             handles.append(entry(f"{name} (greedy)" if name == "T=0.0" else name, marker="o", **filling))
-        if any(comparison.runs[run].results.model.step for run in styles):
+        if any(panel.accuracy for panel in panels) and any(comparison.runs[run].results.model.step for run in styles):
             handles.append(entry("a number at a marker: the training step", linestyle=""))
         if any(panel.real for panel in panels):
             handles.append(entry("real users, as judged", **REAL))
