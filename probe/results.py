@@ -495,10 +495,8 @@ def _read_samples(own: Declared, *versions: tuple[Path, int, int]) -> Samples:
             for figure in declared[row["kind"]]:
                 value, minus = figure.of(row), figure.less(row) if figure.less else None
                 for part in ("", *parts_of(row)) if value is not None or minus is not None else ():
-                    metric, key = (
-                        _metric(row, figure)._replace(part=part),
-                        (str(file), cluster_of(row), str(row["item"])),
-                    )
+                    metric = _metric(row, figure)._replace(part=part)
+                    key = str(file), cluster_of(row), str(row["item"])
                     figures[metric] = figure
                     if value is not None:
                         values[metric][key].append(value)

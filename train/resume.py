@@ -119,7 +119,9 @@ def _check_fits(checkpoint: Path, now: Launch) -> None:
 
     transformers would go on without a state that is not there, with a new optimizer and a new schedule.
     """
-    if not (checkpoint / "scheduler.pt").is_file():
+    if not any(checkpoint.glob("optimizer*")) and not any(
+        checkpoint.glob("global_step*")
+    ):  # the latter are DeepSpeed's
         state = read_json(checkpoint / "trainer_state.json")
         if state["global_step"] < state["max_steps"]:  # after the last step only a probe or the card is missing
             raise BadInput(

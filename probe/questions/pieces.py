@@ -45,9 +45,8 @@ _SENTENCE_END = re.compile(
 )
 # A clause with a pronoun for its subject can stand alone; "and Carl at 3 dollars" cannot.
 _CLAUSE = re.compile(r",? (?:and|but)(?: then)? (?=(?:s?he|they|it|we|I|there) \w)|; (?=\w)")
-_UNCUT = re.compile(
-    r"\[asy\]|such that if\b|\\qquad|(?<!\w)(?:i\.|1\)) "
-)  # drawings, conditions of conditions, choices, lists
+# Drawings, conditions of conditions, choices, lists.
+_UNCUT = re.compile(r"\[asy\]|such that if\b|\\qquad|(?<!\w)(?:i\.|1\)) ")
 _SHORTEST = 3  # words of a clause
 _ASKS = re.compile(
     r"\?[\"')]*$|^(?:[Ff]ind|[Cc]ompute|[Cc]alculate|[Dd]etermine|[Ee]valuate|[Ss]olve|[Ss]implify|[Ww]hat|[Hh]ow)\b"
@@ -72,7 +71,8 @@ _STATES = re.compile(
 def split(question: str) -> Shards | None:
     """Return a problem in pieces, or None if it cannot be cut into a question and at least two facts, of which one states an amount."""
     every = _SENTENCE_END.sub(r"\1\n", " ".join(question.split())).split("\n")
-    sentences = [sentence for sentence in every if not _FORM.search(sentence)]
+    forms = [sentence for sentence in every if _FORM.search(sentence)]
+    sentences = [sentence for sentence in every if sentence not in forms]
     asked = [place for place, sentence in enumerate(sentences) if _ASKS.search(sentence)]
     if len(asked) != 1 or _UNCUT.search(question):
         return None
@@ -84,7 +84,7 @@ def split(question: str) -> Shards | None:
             wish, facts = _sentence(first[2]), [*facts, *_clauses(_sentence(first[1]) + ".")]
         elif last := _CONDITION_LAST.match(wish):
             wish, facts = last[1] + last[3], [*facts, *_clauses(_sentence(last[2]) + ".")]
-    wish = " ".join([wish, *(sentence for sentence in every if _FORM.search(sentence))])
+    wish = " ".join([wish, *forms])
     whole = len(facts) >= LEAST and any(map(_STATES.search, facts))
     return Shards(wish, tuple(facts)) if whole else None
 

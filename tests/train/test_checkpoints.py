@@ -150,7 +150,10 @@ def test_a_checkpoint_is_resumed_if_its_steps_and_its_optimizer_fit_the_launch(
 def test_a_checkpoint_without_optimizer_is_resumed_only_after_the_last_step(step: int, tmp_path: Path) -> None:
     """transformers would go on with a new optimizer and a new schedule."""
     folder = checkpoint(tmp_path, step, marked=False)
-    (folder / "scheduler.pt").unlink()
+    (folder / "scheduler.pt").unlink()  # a scheduler of DeepSpeed's own is in its folder
+    mark_complete(folder, step, vars(HERE))
+    assert choose_resume(tmp_path, "auto", HERE) == folder
+    shutil.rmtree(folder / "global_step2")
     (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": 6}))
     mark_complete(folder, step, vars(HERE))
     if step == 6:

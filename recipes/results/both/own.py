@@ -1,4 +1,4 @@
-"""Write the right solutions of a build of own.yaml as a file for rows.py: ids of the problems, and what the model wrote.
+"""Write the right solutions of a build of own.yaml or own_math.yaml for rows.py: ids of the problems, and what the model wrote.
 
 python recipes/results/both/own.py BUILD OUT.jsonl.gz
 """
